@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError, InvalidFile
-from asched.cli.options import installed_plugins, query_journal, takes_options, time_ns
+from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError
+from asched.cli.options import (
+    PricesOption,
+    installed_plugins,
+    prices_of,
+    query_journal,
+    takes_options,
+    time_ns,
+)
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 from asched.cli.run import ClusterOptions
 
@@ -39,9 +44,7 @@ class ConsolidateOptions(ClusterOptions):
     )
     limit: int = typer.Option(0, "--max", metavar="N", help="Free at most N domains.", min=0)
     trials: int = typer.Option(200, metavar="N", help="Sets of domains tried at most.", min=1)
-    prices: Path | None = typer.Option(
-        None, metavar="FILE", help="YAML: price of a node per hour by instance type."
-    )
+    prices: PricesOption = None
     local_storage: bool = typer.Option(
         False, "--ignore-local-storage", help="Evict pods with emptyDir or hostPath volumes, too."
     )
@@ -95,7 +98,6 @@ def settings_of(options: ConsolidateOptions) -> ConsolidationSettings:
         selector=_labels(options.nodes),
         max_domains=options.limit,
         trials=options.trials,
-        prices=_read_prices(options.prices),
     )
 
 
@@ -109,35 +111,19 @@ def _labels(text: str) -> dict[str, str]:
     return found
 
 
-def _read_prices(file: Path | None) -> dict[str, float]:
-    if file is None:
-        return {}
-    from asched.config.file import parse_yaml, read_text
-
-    documents = parse_yaml(read_text(file), str(file))
-    value = documents[0].value if len(documents) == 1 else None
-    if not isinstance(value, dict):
-        raise InvalidFile([f"{file}: expected prices by instance type, such as m5.large: 0.096"])
-    for name, price in value.items():
-        number = isinstance(price, int | float) and not isinstance(price, bool)
-        if not number or not math.isfinite(price) or price < 0:
-            raise InvalidFile([f"{file}: {name}: expected a price per hour, got {price!r}"])
-    return {str(name): float(price) for name, price in value.items()}
-
-
 def _plan_of_journal(
     options: ConsolidateOptions, journal: str, settings: ConsolidationSettings
 ) -> ConsolidationPlan:
     from asched.audit.lookup import state_at
-    from asched.consolidation import plan_consolidation
+    from asched.consolidation import plan_consolidation, with_prices
     from asched.consolidation.plan import ConsolidationError
 
     at_ns = None if options.at is None else time_ns(options.at)
-    load = installed_plugins().load
+    load, prices = installed_plugins().load, prices_of(options.prices)
 
     async def query(store: JournalStore) -> ConsolidationPlan:
         state, _ = await state_at(store, load, at_ns)
-        return plan_consolidation(state, load, settings)
+        return plan_consolidation(state, load, with_prices(settings, state, prices))
 
     try:
         return query_journal(journal, query)

@@ -16,7 +16,7 @@ from asched.cli.consolidate import (
     show_plan,
 )
 from asched.cli.errors import EXIT_INTERRUPTED, as_command_error
-from asched.cli.options import log_warnings, read_configuration
+from asched.cli.options import log_warnings, prices_of, read_configuration
 from asched.cli.output import TableOrData
 from asched.cli.serve import load_and_log_configuration, open_cluster_client
 from asched.config.file import Configuration
@@ -24,7 +24,12 @@ from asched.config.registry import PluginRegistry
 from asched.consolidation.execution import ExecutionOptions, carry_out
 from asched.consolidation.facts import ClusterReadError, with_facts
 from asched.consolidation.live import FollowedCluster
-from asched.consolidation.plan import ConsolidationError, ConsolidationPlan, plan_consolidation
+from asched.consolidation.plan import (
+    ConsolidationError,
+    ConsolidationPlan,
+    plan_consolidation,
+    with_prices,
+)
 from asched.daemon.process import Runtime
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.daemon.startup import annotations_of, watched_resources
@@ -33,6 +38,7 @@ from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
+from asched.pricing.prices import Prices
 from asched.state.consolidation_records import ConsolidationEnded, ConsolidationSettings
 
 _BAD_INPUT: Final = (ConsolidationError, JournalKindError)
@@ -55,14 +61,14 @@ def consolidate_cluster(
     options: ConsolidateOptions, settings: ConsolidationSettings
 ) -> ConsolidationResult:
     """Plan for a live cluster, and carry the plan out with ``--apply``. Raises CommandError."""
-    registry = PluginRegistry.discover()
+    registry, prices = PluginRegistry.discover(), prices_of(options.prices)
     if options.debug:
         configuration = load_and_log_configuration(options, registry)
     else:
         log_warnings()
         configuration = read_configuration(options.config, registry, options.feature_gates)
     try:
-        return anyio.run(_consolidate, options, settings, configuration, registry)
+        return anyio.run(_consolidate, options, settings, prices, configuration, registry)
     except (BaseExceptionGroup, *_BAD_INPUT, ClusterReadError) as error:
         raise as_command_error(error, bad_input=_BAD_INPUT, failures=(ClusterReadError,)) from None
 
@@ -70,6 +76,7 @@ def consolidate_cluster(
 async def _consolidate(
     options: ConsolidateOptions,
     settings: ConsolidationSettings,
+    prices: Prices | None,
     configuration: Configuration,
     registry: PluginRegistry,
 ) -> ConsolidationResult:
@@ -100,7 +107,7 @@ async def _consolidate(
             tasks.start_soon(cluster.run)
             if options.apply:
                 tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
-            result = await _run(options, settings, cluster, client)
+            result = await _run(options, settings, prices, cluster, client)
             tasks.cancel_scope.cancel()
         if result is None:
             raise ConsolidationInterrupted("interrupted; nodes that are not free are uncordoned")
@@ -118,6 +125,7 @@ async def _stop_at_signal(scope: anyio.CancelScope) -> None:
 async def _run(
     options: ConsolidateOptions,
     settings: ConsolidationSettings,
+    prices: Prices | None,
     cluster: FollowedCluster,
     client: ApiClient,
 ) -> ConsolidationResult:
@@ -126,6 +134,7 @@ async def _run(
         raise ConsolidationStopped(
             f"the cluster was not read within {options.timeout:g} s: {missing}"
         )
+    settings = with_prices(settings, cluster.state, prices)
     known = await with_facts(client, settings, local_storage=options.local_storage)
     if not options.apply:
         return ConsolidationResult(plan_consolidation(cluster.state, cluster.load, known), [])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +21,19 @@ from asched.cli.options import (
     takes_options,
     time_ns,
 )
-from asched.cli.output import OutputOption, TableOrData, print_as, print_json, print_table
+from asched.cli.output import (
+    OutputOption,
+    TableOrData,
+    print_as,
+    print_json,
+    print_table,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from asched.fit.answer import FitQuery
     from asched.fit.calibration import Calibration
-    from asched.fit.forecast import ForecastSettings
+    from asched.fit.forecast import ForecastSettings, SampleListener
     from asched.fit.forms import FitAnswer, StartEstimate, WorkloadFit
     from asched.fit.manifest import ManifestObject
     from asched.journal.store import JournalStore
@@ -85,7 +95,11 @@ def fit(options: FitOptions) -> None:
 
     async def ask(store: JournalStore) -> FitAnswer:
         load = installed_plugins().load
-        return await fit_manifest(store, query, load, at_ns=at_ns, last_seq=options.seq)
+        samples = options.samples if options.estimate else 0
+        with _progress(samples) as show:
+            return await fit_manifest(
+                store, query, load, at_ns=at_ns, last_seq=options.seq, on_sample=show
+            )
 
     try:
         found = query_journal(options.journal, ask)
@@ -107,9 +121,22 @@ def _calibrate(options: FitOptions) -> None:
     settings = _forecast(options)
 
     async def ask(store: JournalStore) -> Calibration:
-        return await calibrate(store, installed_plugins().load, settings, options.moments)
+        load = installed_plugins().load
+        with _progress(options.samples * options.moments) as show:
+            return await calibrate(store, load, settings, options.moments, show)
 
     print_as(options.output, query_journal(options.journal, ask), _print_calibration)
+
+
+@contextmanager
+def _progress(samples: int) -> Iterator[SampleListener]:
+    """Shows how many samples are done, on a terminal's stderr only."""
+    if not samples:
+        yield lambda: None
+        return
+    done = count(1)
+    with progress_bar("samples", samples) as show:
+        yield lambda: show(next(done))
 
 
 def _print_calibration(found: Calibration) -> None:

@@ -14,7 +14,6 @@ from asched.plugins.default_preemption.budgets import Budgets
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.consolidation_records import ConsolidationSettings
 
-INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 _CONTROL_PLANE_LABELS: Final = (
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
@@ -111,9 +110,7 @@ class _Survey:
         )
 
     def _price(self, nodes: list[Node]) -> float:
-        known = self._settings.prices
-        types = [node.metadata.labels.get(INSTANCE_TYPE_LABEL, "") for node in nodes]
-        return sum(known[each] for each in types) if all(t in known for t in types) else 0.0
+        return sum(self._settings.prices.get(node.name, 0.0) for node in nodes)
 
     def _of_nodes(self, nodes: list[Node]) -> Iterator[str]:
         settings, nominated = self._settings, self._state.nominator.by_node

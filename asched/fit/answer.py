@@ -31,8 +31,10 @@ from asched.fit.forecast import (
     Forecast,
     ForecastSettings,
     PodHistory,
+    SampleListener,
     StartingPoint,
     estimate,
+    ignore_sample,
 )
 from asched.fit.forms import (
     MAX_BEST,
@@ -96,6 +98,7 @@ async def fit(
     *,
     at_ns: int | None = None,
     last_seq: int | None = None,
+    on_sample: SampleListener = ignore_sample,
 ) -> FitAnswer:
     """Decides a manifest on the state at a time, or after a record.
 
@@ -113,7 +116,7 @@ async def fit(
     ends_here = end == (await journal.head()).seq
     period = Period(0, None if ends_here else date_ns)
     history = await recorded_history(journal, load, period)
-    return replace(answer, estimate=decision.estimate(history, settings))
+    return replace(answer, estimate=decision.estimate(history, settings, on_sample))
 
 
 def fit_on(fold: Fold, query: FitQuery, load: PluginLoader, seq: int) -> FitAnswer:
@@ -139,7 +142,9 @@ class _Decision:
         self._initial: WorkloadTrace | None = None
         """The same as a trace, for an estimate."""
 
-    def estimate(self, history: RecordedHistory, settings: ForecastSettings) -> StartEstimate:
+    def estimate(
+        self, history: RecordedHistory, settings: ForecastSettings, on_sample: SampleListener
+    ) -> StartEstimate:
         """When all pods of the manifest run. After :meth:`answer`."""
         assert self._initial is not None, "the query has asked for it"
         manifest, run = self._manifest, history.recorded
@@ -148,7 +153,7 @@ class _Decision:
         known = PodHistory(run.pods, run.begin_ns, start.now_ns)
         wanted = [pod.uid for pod in manifest.pods]
         wanted += [self._state.pods[key].info.uid for key in manifest.waiting]
-        forecast = Forecast(start, known, settings, self._load)
+        forecast = Forecast(start, known, settings, self._load, on_sample)
         return estimate(forecast, manifest.pods, wanted, settings)
 
     def answer(self) -> FitAnswer:

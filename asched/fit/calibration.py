@@ -25,8 +25,10 @@ from asched.fit.forecast import (
     Forecast,
     ForecastSettings,
     PodHistory,
+    SampleListener,
     StartingPoint,
     by_uid,
+    ignore_sample,
     quantile,
 )
 from asched.framework.runtime.profile import PluginLoader
@@ -116,7 +118,11 @@ class _Snapshot(NamedTuple):
 
 
 async def calibrate(
-    journal: JournalStore, load: PluginLoader, settings: ForecastSettings, moments: int
+    journal: JournalStore,
+    load: PluginLoader,
+    settings: ForecastSettings,
+    moments: int,
+    on_sample: SampleListener = ignore_sample,
 ) -> Calibration:
     """Estimates at that many past moments at most. Raises AuditError if no pod ever waited,
     JournalError, ProfileError, SimulationStuckError."""
@@ -132,7 +138,7 @@ async def calibrate(
     pods = 0
     for snapshot in snapshots:
         pods += len(snapshot.waiting)
-        compared = _Comparison(history, snapshot, settings, load)
+        compared = _Comparison(history, snapshot, settings, load, on_sample)
         statements += compared.statements()
         covered += compared.covered()
     return summarized(statements, covered, Examined(len(snapshots), pods, settings))
@@ -191,6 +197,7 @@ class _Comparison:
         snapshot: _Snapshot,
         settings: ForecastSettings,
         load: PluginLoader,
+        on_sample: SampleListener,
     ) -> None:
         run, now_ns = history.recorded, snapshot.trace.begin_ns
         runs = {pod.uid: pod for pod in run.pods}
@@ -198,7 +205,8 @@ class _Comparison:
         start = StartingPoint(snapshot.trace, history.scheduler)
         known = PodHistory(run.pods, run.begin_ns, now_ns)
         wanted = [uid for uid in snapshot.waiting if uid in runs]
-        self._samples = Forecast(start, known, settings, load).start_times_s((), wanted)
+        forecast = Forecast(start, known, settings, load, on_sample)
+        self._samples = forecast.start_times_s((), wanted)
         self._outcomes = {uid: outcome_after(runs[uid], now_ns, run.end_ns) for uid in wanted}
 
     def statements(self) -> Iterator[StartStatement]:

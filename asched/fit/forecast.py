@@ -6,7 +6,7 @@ cycles from there. Bindings take their usual time; nodes do not change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -39,6 +39,14 @@ class ForecastSettings(NamedTuple):
     """A sample ends after this virtual time."""
     arrivals: bool = True
     """Whether pods arrive as in the history; otherwise none do."""
+
+
+SampleListener = Callable[[], None]
+"""Called after each sample."""
+
+
+def ignore_sample() -> None:
+    """The listener for callers that show no progress."""
 
 
 class StartingPoint(NamedTuple):
@@ -92,9 +100,10 @@ class Forecast:
         history: PodHistory,
         settings: ForecastSettings,
         load: PluginLoader,
+        on_sample: SampleListener = ignore_sample,
     ) -> None:
         self._start, self._history, self._settings = start, history, settings
-        self._load = load
+        self._load, self._on_sample = load, on_sample
         self._horizon_ns = round(settings.horizon_s * NS_PER_S)
         self._fixed: list[TraceEvent] = []
         self._pods: list[tuple[PodCreated, SurvivalCurve, int]] = []
@@ -160,7 +169,9 @@ class Forecast:
             events += self._arrivals(random)
         end_ns = now_ns + self._horizon_ns
         trace = WorkloadTrace(tuple(events), now_ns, end_ns, self._start.claim_templates)
-        return _started(Simulation(trace, self._start.scheduler, self._load), wanted, now_ns)
+        started = _started(Simulation(trace, self._start.scheduler, self._load), wanted, now_ns)
+        self._on_sample()
+        return started
 
     def _arrivals(self, random: Random) -> Iterator[PodCreated]:
         """The arrivals of the history again, from a random time on, and from its begin after its

@@ -30,7 +30,7 @@ class ConsolidationSettings(msgspec.Struct, frozen=True, omit_defaults=True, ren
     deletion_costs: dict[str, int] = {}
     """``controller.kubernetes.io/pod-deletion-cost``, by uid."""
     prices: dict[str, float] = {}
-    """Price of a node per hour, by ``node.kubernetes.io/instance-type``."""
+    """Price of each node per hour, by name; empty if prices are unknown."""
 
 
 class PodMove(msgspec.Struct, frozen=True, gc=False, rename="camel"):

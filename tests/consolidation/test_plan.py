@@ -10,17 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.consolidation import ConsolidationSettings, plan_consolidation
+from asched.consolidation import ConsolidationSettings, plan_consolidation, with_prices
 from asched.consolidation.candidates import eviction_cost
 from asched.consolidation.plan import ConsolidationError, ConsolidationPlan
 from asched.framework.pod_info import PodInfo
 from asched.model.resources import AnyObject
+from asched.pricing.prices import parse_prices
 from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
 from asched.testing.builders import node, pod
 from tests.consolidation.clusters import REGISTRY, budget, owned, state_of
 
 ALL = ConsolidationSettings()
+PRICES = parse_prices(
+    """
+apiVersion: asched.dev/v1
+kind: Prices
+resources: {cpu: 1}
+nodes:
+  - {labels: {size: large}, perHour: 2}
+  - {labels: {size: small}, perHour: 0.5}
+""",
+    "prices.yaml",
+)
 
 
 def plan_of(state: ClusterState, settings: ConsolidationSettings = ALL) -> ConsolidationPlan:
@@ -165,14 +177,13 @@ def test_named_domains_are_freed_in_their_order() -> None:
 
 
 def test_prices_order_the_domains_and_are_summed() -> None:
-    label = "node.kubernetes.io/instance-type"
     state = state_of(
-        node("a", cpu="4", labels={label: "large"}),
-        node("b", cpu="4", labels={label: "small"}),
+        node("a", cpu="4", labels={"size": "large"}),
+        node("b", cpu="4", labels={"size": "small"}),
         owned("a1", cpu="1", node="a"),
         owned("b1", cpu="1", node="b"),
     )
-    plan = plan_of(state, ConsolidationSettings(prices={"large": 2.0, "small": 0.5}))
+    plan = plan_of(state, with_prices(ConsolidationSettings(), state, PRICES))
     assert freed(plan) == ["a"]
     assert plan.price_per_hour == 2.0
 
