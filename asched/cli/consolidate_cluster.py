@@ -16,9 +16,9 @@ from asched.cli.consolidate import (
     show_plan,
 )
 from asched.cli.errors import EXIT_INTERRUPTED, as_command_error
-from asched.cli.options import log_warnings, prices_of, read_configuration
+from asched.cli.followed_cluster import configuration_of, followed_cluster
+from asched.cli.options import prices_of
 from asched.cli.output import TableOrData
-from asched.cli.serve import load_and_log_configuration, open_cluster_client
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.consolidation.execution import ExecutionOptions, carry_out
@@ -30,14 +30,10 @@ from asched.consolidation.plan import (
     plan_consolidation,
     with_prices,
 )
-from asched.daemon.process import Runtime
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
-from asched.daemon.startup import annotations_of, watched_resources
-from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
-from asched.kube.reflector import ClusterWatch
 from asched.pricing.prices import Prices
 from asched.state.consolidation_records import ConsolidationEnded, ConsolidationSettings
 
@@ -62,11 +58,7 @@ def consolidate_cluster(
 ) -> ConsolidationResult:
     """Plan for a live cluster, and carry the plan out with ``--apply``. Raises CommandError."""
     registry, prices = PluginRegistry.discover(), prices_of(options.prices)
-    if options.debug:
-        configuration = load_and_log_configuration(options, registry)
-    else:
-        log_warnings()
-        configuration = read_configuration(options.config, registry, options.feature_gates)
+    configuration = configuration_of(options, registry)
     try:
         return anyio.run(_consolidate, options, settings, prices, configuration, registry)
     except (BaseExceptionGroup, *_BAD_INPUT, ClusterReadError) as error:
@@ -80,7 +72,6 @@ async def _consolidate(
     configuration: Configuration,
     registry: PluginRegistry,
 ) -> ConsolidationResult:
-    resources = watched_resources(configuration.profiles, (), registry.load)
     async with AsyncExitStack() as stack:
         journal: JournalStore | None = None
         if options.apply:
@@ -88,26 +79,14 @@ async def _consolidate(
                 open_journal(options.record or DEFAULT_RECORD, daemon=True)
             )
             await require_kind(journal, shadow=True)
-        client = await stack.enter_async_context(
-            open_cluster_client(configuration, options, Metrics())
-        )
-        runtime = Runtime.of_this_process()
-        cluster = await FollowedCluster.begin(
-            configuration, registry.load, runtime.clock, resources, journal, runtime.instance
-        )
-        watch = ClusterWatch(
-            client,
-            cluster,
-            resources,
-            annotations=annotations_of(configuration.profiles, registry.load),
+        cluster = await stack.enter_async_context(
+            followed_cluster(options, configuration, registry, options.timeout, journal)
         )
         result: ConsolidationResult | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch.run)
-            tasks.start_soon(cluster.run)
             if options.apply:
                 tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
-            result = await _run(options, settings, prices, cluster, client)
+            result = await _run(options, settings, prices, *cluster)
             tasks.cancel_scope.cancel()
         if result is None:
             raise ConsolidationInterrupted("interrupted; nodes that are not free are uncordoned")
@@ -129,11 +108,6 @@ async def _run(
     cluster: FollowedCluster,
     client: ApiClient,
 ) -> ConsolidationResult:
-    missing = await cluster.synced(options.timeout)
-    if missing:
-        raise ConsolidationStopped(
-            f"the cluster was not read within {options.timeout:g} s: {missing}"
-        )
     settings = with_prices(settings, cluster.state, prices)
     known = await with_facts(client, settings, local_storage=options.local_storage)
     if not options.apply:

@@ -29,6 +29,7 @@ from asched.cli.output import (
     print_table,
     progress_bar,
 )
+from asched.cli.run import ClusterOptions
 
 if TYPE_CHECKING:
     from asched.fit.answer import FitQuery
@@ -44,11 +45,14 @@ _VICTIMS: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions:
+class FitOptions(ClusterOptions):
     manifest: str | None = typer.Argument(
         None, metavar="FILE", help="Pods and workloads (YAML, JSON); - reads standard input."
     )
     journal: JournalOption = DEFAULT_JOURNAL
+    cluster: bool = typer.Option(
+        False, "--cluster", help="On the cluster of the kubeconfig, as it is now."
+    )
     at: str | None = typer.Option(
         None, metavar="TIME", help="State at this time: 2026-01-31T12:00:00Z, or 2h30m ago."
     )
@@ -91,6 +95,14 @@ def fit(options: FitOptions) -> None:
     if options.at is not None and options.seq is not None:
         raise BadInput("give one of --at and --seq")
     query = _query(options)
+    if options.cluster:
+        _check_cluster(options)
+        from asched.cli.fit_cluster import fit_on_cluster
+
+        _show(fit_on_cluster(options, query), options)
+        return
+    if options.kubeconfig or options.context or options.config:
+        raise BadInput("--kubeconfig, --context and --config are for --cluster")
     at_ns = None if options.at is None else time_ns(options.at)
 
     async def ask(store: JournalStore) -> FitAnswer:
@@ -105,6 +117,18 @@ def fit(options: FitOptions) -> None:
         found = query_journal(options.journal, ask)
     except ManifestError as error:
         raise InvalidFile([str(error)]) from None
+    _show(found, options)
+
+
+def _check_cluster(options: FitOptions) -> None:
+    if options.at is not None or options.seq is not None:
+        raise BadInput("--at and --seq are of a journal; --cluster is the cluster as it is now")
+    if options.estimate:
+        raise BadInput("--estimate needs the history in a journal; omit --cluster")
+
+
+def _show(found: FitAnswer, options: FitOptions) -> None:
+    """Print an answer, and exit with 1 if a pod does not fit."""
     if options.output is TableOrData.JSON:
         print_json(found)
     else:
@@ -223,7 +247,8 @@ def _print(found: FitAnswer, every: bool) -> None:
 
     explanation = found.explanation
     print(found.sentence)
-    print(f"  at {found.at:%Y-%m-%d %H:%M:%S} UTC, after record {found.seq}")
+    after = f", after record {found.seq}" if found.seq else " in the cluster"
+    print(f"  at {found.at:%Y-%m-%d %H:%M:%S} UTC{after}")
     if found.estimate is not None:
         _print_estimate(found.estimate)
     for note in (*found.notes, *explanation.notes):

@@ -83,7 +83,7 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """Whether the pods of a manifest would run."""
 
     seq: int
-    """The record after which the objects would be observed."""
+    """The record after which the objects would be observed; 0 for the state of a cluster."""
     at: datetime
     fits: bool
     """Whether every pod gets a node, after evictions if necessary."""
