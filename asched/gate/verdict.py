@@ -13,6 +13,7 @@ from asched.audit.timeline import time_of
 from asched.gate.agreement import DecisionDifference
 from asched.gate.side import SideRequest, SideResult
 from asched.planning.conditions import Condition, number
+from asched.planning.errors import PlanningError
 
 FORMAT: Final = 1
 
@@ -78,6 +79,9 @@ def judged(
     baseline, candidate = sides
     checks = []
     for condition in () if candidate.error else thresholds:
+        if condition.column not in baseline.figures:
+            columns = ", ".join(sorted(baseline.figures))
+            raise PlanningError(f"{condition.column} is no column; there are {columns}")
         limit = condition.limit(baseline.figures)
         value = candidate.figures.get(condition.column)
         checks.append(
