@@ -115,7 +115,8 @@ def _plan_of_journal(
     options: ConsolidateOptions, journal: str, settings: ConsolidationSettings
 ) -> ConsolidationPlan:
     from asched.audit.lookup import state_at
-    from asched.consolidation import plan_consolidation, with_prices
+    from asched.consolidation import plan_consolidation
+    from asched.consolidation.live import with_prices
     from asched.consolidation.plan import ConsolidationError
 
     at_ns = None if options.at is None else time_ns(options.at)

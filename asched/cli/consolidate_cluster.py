@@ -23,12 +23,11 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.consolidation.execution import ExecutionOptions, carry_out
 from asched.consolidation.facts import ClusterReadError, with_facts
-from asched.consolidation.live import FollowedCluster
+from asched.consolidation.live import FollowedCluster, with_prices
 from asched.consolidation.plan import (
     ConsolidationError,
     ConsolidationPlan,
     plan_consolidation,
-    with_prices,
 )
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.journal.opening import open_journal

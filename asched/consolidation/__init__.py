@@ -7,5 +7,4 @@ move. :mod:`asched.consolidation.execution` carries out a plan in a cluster.
 from asched.consolidation.plan import ConsolidationPlan as ConsolidationPlan
 from asched.consolidation.plan import KeptDomain as KeptDomain
 from asched.consolidation.plan import plan_consolidation as plan_consolidation
-from asched.consolidation.plan import with_prices as with_prices
 from asched.state.consolidation_records import ConsolidationSettings as ConsolidationSettings

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 import anyio
+import msgspec
 
 from asched import __version__
 from asched.config.file import Configuration
@@ -21,7 +22,9 @@ from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.journal.checkpoints import apply_stored, nearest
 from asched.journal.store import JournalStore
 from asched.kube.timing import Clock
+from asched.model.node import Node
 from asched.model.resources import WatchedResource
+from asched.pricing.prices import Prices
 from asched.state.cluster import ClusterState
 from asched.state.consolidation_records import ConsolidationDecided, ConsolidationSettings
 from asched.state.fold import Fold
@@ -161,3 +164,13 @@ class FollowedCluster:
                 self._next_seq = stored.last_seq + 1
         self._folded.set()
         self._folded = anyio.Event()
+
+
+def with_prices(
+    settings: ConsolidationSettings, state: ClusterState, prices: Prices | None
+) -> ConsolidationSettings:
+    """The settings with the prices of the nodes in a state."""
+    if prices is None:
+        return settings
+    by_name = {node.name: prices.node_per_hour(node) for node in state.objects(Node).values()}
+    return msgspec.structs.replace(settings, prices=by_name)

@@ -20,7 +20,6 @@ from asched.consolidation.trial import MoveTrial
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
-from asched.pricing.prices import Prices
 from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
 from asched.state.consolidation_records import ConsolidationSettings, FreedDomain, PodMove
@@ -84,16 +83,6 @@ def plan_consolidation(
         if each.name in kept
     )
     return _plan(state, settings.by, found, reasons, placed_first)
-
-
-def with_prices(
-    settings: ConsolidationSettings, state: ClusterState, prices: Prices | None
-) -> ConsolidationSettings:
-    """The settings with the prices of the nodes in a state."""
-    if prices is None:
-        return settings
-    by_name = {node.name: prices.node_per_hour(node) for node in state.objects(Node).values()}
-    return msgspec.structs.replace(settings, prices=by_name)
 
 
 def _check(settings: ConsolidationSettings, candidates: Sequence[DomainCandidate]) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.consolidation import ConsolidationSettings, plan_consolidation, with_prices
+from asched.consolidation import ConsolidationSettings, plan_consolidation
 from asched.consolidation.candidates import eviction_cost
+from asched.consolidation.live import with_prices
 from asched.consolidation.plan import ConsolidationError, ConsolidationPlan
 from asched.framework.pod_info import PodInfo
 from asched.model.resources import AnyObject
