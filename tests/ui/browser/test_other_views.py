@@ -115,6 +115,7 @@ async def test_node_shows_its_pods(chromium: Chromium, demo_journal: str) -> Non
         nodes = (await client.get("/cluster"))["nodes"]
         busiest = max(nodes, key=lambda node: node["pods"])["name"]
         await tab.open("/cluster")
+        await expect(tab.page.locator("#cluster")).to_have_attribute("aria-busy", "false")
         await tab.page.locator("#heat").focus()
         for _ in range(len(nodes)):
             await tab.page.keyboard.press("ArrowRight")
