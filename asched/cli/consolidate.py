@@ -64,7 +64,7 @@ class ConsolidateOptions(ClusterOptions):
 def consolidate(options: ConsolidateOptions) -> None:
     """Free whole nodes or domains by moving their pods.
 
-    Finds the nodes whose pods fit elsewhere, the cheapest to free first. The scheduling cycle
+    Finds the nodes with pods that fit elsewhere, the cheapest to free first. The scheduling cycle
     decides each move, in order. --apply cordons the nodes, evicts the pods through the Eviction
     API, and waits for each replacement; it stops when the cluster differs from the plan.
     """

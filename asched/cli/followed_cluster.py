@@ -24,14 +24,14 @@ from asched.kube.reflector import ClusterWatch
 
 
 class LiveCluster(NamedTuple):
-    """A cluster whose watches are followed, and the client that reads it."""
+    """A cluster that is followed by watches, and the client that reads it."""
 
     followed: FollowedCluster
     client: ApiClient
 
 
 def configuration_of(options: ClusterOptions, registry: PluginRegistry) -> Configuration:
-    """The configuration in the options, whose warnings are logged. Raises ConfigFileError."""
+    """The configuration in the options; logs its warnings. Raises ConfigFileError."""
     if options.debug:
         return load_and_log_configuration(options, registry)
     log_warnings()

@@ -19,7 +19,7 @@ _CONTROL_PLANE_LABELS: Final = (
     "node-role.kubernetes.io/master",
 )
 _STAYING_OWNERS: Final = ("DaemonSet", "Node")
-"""Controllers whose pods belong to their node: those of a DaemonSet, and static pods."""
+"""Controllers of pods that belong to their node: those of a DaemonSet, and static pods."""
 _MAX_EVICTION_COST: Final = 10.0
 
 

@@ -104,14 +104,15 @@ def object_of(value: Any, name: str) -> tuple[ManifestObject, ...]:
 def _checked(value: Any, place: ManifestObject) -> Iterator[ManifestObject]:
     if not isinstance(value, dict):
         raise place.error("expected an object with apiVersion and kind")
-    found = place._replace(value=value)
+    found = ManifestObject(value, place.name, place.document, place.path)
     for field in ("apiVersion", "kind"):
         if not isinstance(value.get(field), str):
             raise found.error(f"expected a Kubernetes object, but {field} is missing", (field,))
     items = value.get("items")
     if found.kind.endswith("List") and isinstance(items, list):
         for index, item in enumerate(items):
-            yield from _checked(item, found._replace(path=(*found.path, "items", index)))
+            path = (*found.path, "items", index)
+            yield from _checked(item, ManifestObject({}, found.name, found.document, path))
         return
     metadata = found.mapping("metadata", required=True)
     for field in ("name", "namespace", "generateName"):

@@ -50,7 +50,7 @@ class SurvivalCurve:
         here = self.share(age_s)
         if here <= 0.0:
             return None
-        # P(T > t) is share(t) / here: the first age whose share is below the drawn one.
+        # P(T > t) is share(t) / here: the first age with a share below the drawn one.
         step = bisect_right(self._lost, 1.0 - here * (1.0 - drawn))
         step = max(step, bisect_right(self.ages_s, age_s))
         return self.ages_s[step] - age_s if step < len(self.ages_s) else None

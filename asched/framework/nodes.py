@@ -267,7 +267,7 @@ class HypotheticalNodes(Nodes):
 
 
 class ReducedNodes(Nodes):
-    """Nodes without some of their pods, numbered from 0, each of which can be put back and removed
+    """Nodes without some of their pods, numbered from 0. Each can be put back and removed
     again. For plugins that read amounts only (:attr:`Scope.RESOURCES`)."""
 
     @abstractmethod

@@ -76,7 +76,7 @@ class _ShapeRoom:
             rows = np.concatenate([place.rows for place in placements])
             lengths = [len(place.rows) for place in placements]
             position = np.repeat(np.arange(len(placements)), lengths)
-            # No more than its members matter, which are few enough for floats.
+            # Only as many as its members matter, which are few enough for floats.
             by_row = np.minimum(self.by_row[rows], count)
             fit = np.bincount(position, weights=by_row, minlength=len(placements))
             self._fit = np.minimum(fit.astype(np.int64), count)

@@ -97,7 +97,7 @@ def _node(number: int) -> Json:
 
 
 class Pass:
-    """A scheduler with a cluster of which half the cores are in use."""
+    """A scheduler with a cluster with half the cores in use."""
 
     def __init__(self, nodes: int, pods: int) -> None:
         registry = PluginRegistry.discover()

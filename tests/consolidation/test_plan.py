@@ -276,7 +276,7 @@ def test_every_plan_can_be_carried_out_in_order(
 def test_a_node_is_kept_only_if_its_pods_did_not_fit(
     cluster: tuple[list[int], list[tuple[int, int]]],
 ) -> None:
-    """A single node whose pods fit elsewhere in every order is never kept by an empty plan."""
+    """A single node with pods that fit elsewhere in every order is never kept by an empty plan."""
     nodes, pods = cluster
     if freed(plan_of(built(cluster))):
         return

@@ -72,7 +72,7 @@ def test_pods_of_others_go_first_beyond_the_budget() -> None:
         "put off: searching for pods to evict takes long in this cluster, pods of other namespaces"
         " wait, and namespace evil used up its share of decision time"
     )
-    # No pod of another namespace waits any longer: nobody waits for a turn.
+    # No pod of another namespace waits now, so no pod waits for a turn.
     assert len(searches(core)) == PREEMPTORS
     assert all(pod.turn_ns == 0 and not pod.yields for pod in core.state.queue)
     core.verify_replay()

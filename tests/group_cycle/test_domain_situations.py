@@ -81,7 +81,7 @@ def without_requests(name: str, count: int) -> tuple[Pod, ...]:
     )
 
 
-def beside(name: str, count: int, other: str) -> tuple[Pod, ...]:
+def next_to(name: str, count: int, other: str) -> tuple[Pod, ...]:
     """Pods that must not share a rack with pods of the label ``app: other``."""
     selector = LabelSelector(match_labels={"app": other})
     term = PodAffinityTerm(label_selector=selector, topology_key=RACK)
@@ -165,7 +165,7 @@ CASES: Mapping[str, Case] = {
     "a group without minimum leaves pods behind": Case(
         (*grid(1, 1, 2), node("b0-r1-n0")), (gang("x", 3, 0),), {"x": ("b0-r0",)}, {"x": 2}
     ),
-    "a group without minimum of which no pod fits": Case(
+    "a group without minimum, and no pod fits": Case(
         grid(1, 2, 2), (gang("x", 2, 0, "3"),), {"x": ()}
     ),
     "a group without minimum goes on when a pod ends": Case(
@@ -198,7 +198,7 @@ CASES: Mapping[str, Case] = {
     ),
     "anti-affinity excludes the first rack": Case(
         grid(1, 2, 3),
-        ((labelled("b0-r0-n0", "y"), a_group("x", 2, rack=True), *beside("x", 2, "y")),),
+        ((labelled("b0-r0-n0", "y"), a_group("x", 2, rack=True), *next_to("x", 2, "y")),),
         {"x": ("b0-r1",)},
     ),
     "a leader that fits nowhere": Case(
@@ -211,7 +211,7 @@ CASES: Mapping[str, Case] = {
         ((a_group("x", 3, rack=True), member("x", "x-leader", "2"), *gang_pods("x", 2)),),
         {"x": ("b0-r1",)},
     ),
-    "a rack whose name begins like another one": Case(
+    "a rack with a name that begins like another one": Case(
         (node("b0-r1-n0"), node("b0-r10-n0", 2), node("b0-r10-n1", 2)),
         (gang("x", 4),),
         {"x": ("b0-r10",)},
@@ -281,7 +281,7 @@ CASES: Mapping[str, Case] = {
         ),
         {"x": ("b",), "y": ("b",), "v": ("b",), "w": ("b",)},
     ),
-    "groups in racks, of which one does not fit": Case(
+    "groups in racks, one does not fit": Case(
         grid(1, 2, 2),
         (
             (
@@ -359,7 +359,7 @@ def test_groups_run_in_their_domains(name: str) -> None:
         nodes = [entry.node for entry in pods if entry.node]
         assert len(nodes) == case.counts.get(group, len(pods) if expected else 0)
         assert all(any(node.startswith(prefix) for prefix in expected) for node in nodes)
-        # A prefix that ends within a name stands for one of several domains.
+        # A prefix that ends within a name means one of several domains.
         depth = max((len(prefix.split("-")) for prefix in expected), default=1)
         assert expected == ("",) or len({tuple(node.split("-")[:depth]) for node in nodes}) <= 1
     check_replay(s, *PLUGINS)
@@ -374,7 +374,7 @@ REPLACED = {
 
 @pytest.mark.parametrize("name", REPLACED)
 def test_pod_that_replaces_another_one(name: str) -> None:
-    """The node of one member fails. Its replacement runs beside the other members, if there is
+    """The node of one member fails. Its replacement runs next to the other members, if there is
     room."""
     group, rack, room = REPLACED[name]
     s = GroupScheduling(plugins=PLUGINS, levels=[BLOCK, RACK])

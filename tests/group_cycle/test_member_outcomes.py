@@ -46,7 +46,7 @@ _replace = msgspec.structs.replace
 
 
 class FilterFails(FilterPlugin):
-    """Fails for members whose name ends so."""
+    """Fails for members with a name that ends so."""
 
     name: ClassVar[str] = "FilterFails"
     api_version: ClassVar[int] = 1

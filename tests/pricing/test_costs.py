@@ -78,8 +78,8 @@ def test_wait_prices() -> None:
 
 
 def test_costs_of_a_run() -> None:
-    """Two hours of two nodes, one of which is removed after an hour; a pod of 2 cores runs for one
-    hour on the node of 4 cores and 16 GiB, whose price is 8."""
+    """Two hours of two nodes; one is removed after an hour; a pod of 2 cores runs for one
+    hour on the node of 4 cores and 16 GiB, which costs 8."""
     placement = PodPlacement("a", HOUR_NS, HOUR_NS, 2 * HOUR_NS)
     run = WorkloadRun(
         0,

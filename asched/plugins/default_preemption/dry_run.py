@@ -28,7 +28,7 @@ from asched.plugins.default_preemption.victims import (
 )
 
 _FEW = 16
-"""Rows that are computed at a time if hardly any more are needed."""
+"""Rows that are computed at a time if hardly one more is needed."""
 _REJECTED, _VIOLATES_PDB, _NO_VIOLATION = 0, 1, 2
 """Kinds of results: no candidate, a candidate that violates a budget, one that violates none."""
 
