@@ -373,6 +373,7 @@ def _effects(
         backoff=lambda: CountedBackoff(_EFFECT_RETRY, client.random, metrics.engine.effect_retried),
         metrics=metrics,
         plugins=parts.plugins,
+        check_writer=parts.context.journal.check_writer,
         extenders=extenders,
         stopwatch=stopwatch,
     )

@@ -33,6 +33,7 @@ _Fields = dict[str, msgspec.Raw]
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
+    resource_version: str = ""
     deletion_timestamp: str | None = None
     finalizers: tuple[str, ...] = ()
 
@@ -73,6 +74,7 @@ class StoredClaim:
         present = decode_any_depth(_present_decoder, body)
         self.uid = present.metadata.uid
         self.deleting = present.metadata.deletion_timestamp is not None
+        self.version = present.metadata.resource_version
         self.finalizers: Sequence[str] = present.metadata.finalizers
         self.allocation = present.status.allocation
         self.reserved_for = tuple(consumer.uid for consumer in present.status.reserved_for)
@@ -108,6 +110,12 @@ class StoredClaim:
         entries.append(_consumer(consumer))
         status["reservedFor"] = entries
         return _encode({**self._fields, "status": status})
+
+    def without_reservation(self, consumer_uid: str) -> bytes:
+        """A strategic merge patch that removes the pod from ``reservedFor`` of this version."""
+        entry = {"$patch": "delete", "uid": consumer_uid}
+        metadata = {"uid": self.uid, "resourceVersion": self.version}
+        return _encode({"metadata": metadata, "status": {"reservedFor": [entry]}})
 
     def without_allocation(self) -> bytes:
         """Without allocation, reservations and status of devices."""

@@ -2,8 +2,9 @@
 
 The requests and their order are those of kube-scheduler 1.36 (``bindClaim``, ``deleteClaim``). A
 claim is read first and updated under the resourceVersion that was read. Fields that scheduling does
-not decode are written back as they were read. Exception: a claim that the watch shows as allocated
-is reserved by a patch, for several pods at once.
+not decode are written back as they were read. Exceptions: a claim that the watch shows as allocated
+is reserved by a patch, for several pods at once; a reservation is removed by a patch of the version
+that was read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
+import anyio.lowlevel
 import msgspec
 
 from asched.framework.binding import ClaimRef
@@ -27,6 +29,7 @@ from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
 from asched.kube.write_outcomes import (
     IDEMPOTENT,
+    ObjectGone,
     OutcomeUnknown,
     PatchOutcome,
     WriteOutcome,
@@ -64,11 +67,18 @@ class ClaimWriter:
     """Allocates, reserves, releases, creates and deletes ResourceClaims."""
 
     def __init__(
-        self, client: ApiClient, shown: Callable[[str], ResourceClaim | None] = lambda _: None
+        self,
+        client: ApiClient,
+        shown: Callable[[str], ResourceClaim | None] = lambda _: None,
+        confirm: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint,
     ) -> None:
-        """``shown`` returns the claim with a key as the watch shows it."""
+        """``shown`` returns the claim with a key as the watch shows it. ``confirm`` raises if
+        another process is the scheduler now. It is awaited between reading a claim and releasing
+        it: what a successor wrote before was read, and what it writes later causes a conflict.
+        """
         self._client = client
         self._shown = shown
+        self._confirm = confirm
         self._reservations = ClaimReservations(client)
 
     async def allocate(
@@ -110,13 +120,22 @@ class ClaimWriter:
             return False
         return shown.status.allocation.allocation_timestamp is not None
 
-    async def release(self, claim: ClaimRef, consumer_uid: str) -> PatchOutcome:
-        """Remove the pod from ``reservedFor``. The allocation stays."""
-        entry = {"$patch": "delete", "uid": consumer_uid}
-        body = _encode({"metadata": {"uid": claim.uid}, "status": {"reservedFor": [entry]}})
-        gone = f"claim {claim.key} is gone"
+    async def release(self, claim: ClaimRef, consumer_uid: str) -> WriteOutcome:
+        """Remove the pod from ``reservedFor``. The allocation stays. A claim that is gone is a
+        success."""
         path = f"{claim_path(claim)}/status"
-        return await patch(self._client, path, body, STRATEGIC_MERGE_PATCH, gone=gone)
+
+        async def change(present: StoredClaim) -> WriteOutcome:
+            if present.uid != claim.uid or consumer_uid not in present.reserved_for:
+                return WriteSucceeded()
+            await self._confirm()
+            body = present.without_reservation(consumer_uid)
+            outcome = await patch(self._client, path, body, STRATEGIC_MERGE_PATCH)
+            if isinstance(outcome, WriteRejected) and outcome.status == 409:
+                raise _ConflictError
+            return WriteSucceeded() if isinstance(outcome, ObjectGone) else outcome
+
+        return await self._change(claim, change, gone_is_success=True)
 
     async def deallocate(self, claim: ClaimRef, consumer_uid: str) -> WriteOutcome:
         """Remove allocation, reservations and status of devices. Rejected if the claim is reserved
@@ -127,6 +146,7 @@ class ClaimWriter:
                 return WriteSucceeded()
             if any(uid != consumer_uid for uid in present.reserved_for):
                 return WriteRejected(f"claim {claim.key} is reserved for another pod", 409)
+            await self._confirm()
             body = present.without_allocation()
             await self._put(claim, body, f"deallocate claim {claim.key}", "/status")
             return WriteSucceeded()
@@ -167,11 +187,12 @@ class ClaimWriter:
         async def change(present: StoredClaim) -> WriteOutcome:
             if present.uid != claim.uid:
                 return WriteSucceeded()
+            await self._confirm()
             if FINALIZER in present.finalizers:
                 kept = [each for each in present.finalizers if each != FINALIZER]
                 body = present.with_finalizers(kept)
-                await self._put(claim, body, f"update resourceclaim {claim.key}")
-            return await self._delete(claim)
+                present = await self._put(claim, body, f"update resourceclaim {claim.key}")
+            return await self._delete(claim, present)
 
         return await self._change(claim, change, gone_is_success=True)
 
@@ -225,14 +246,18 @@ class ClaimWriter:
             # The API server has accepted the update.
             raise _FailedUpdateError(OutcomeUnknown(f"{what}: {error}")) from None
 
-    async def _delete(self, claim: ClaimRef) -> WriteOutcome:
-        body = _encode({
-            "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": claim.uid},
-        })  # fmt: skip
+    async def _delete(self, claim: ClaimRef, present: StoredClaim) -> WriteOutcome:
+        unchanged = {"uid": claim.uid, "resourceVersion": present.version}
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": unchanged}
+        body = _encode(options)
         try:
             await self._client.request("DELETE", claim_path(claim), body=body, options=IDEMPOTENT)
         except (ApiError, NoResponseError) as error:
-            return WriteSucceeded() if is_gone(error) else outcome_of(error)
+            if is_gone(error):
+                return WriteSucceeded()
+            if isinstance(error, ApiError) and error.status == 409:
+                raise _ConflictError from None
+            return outcome_of(error)
         return WriteSucceeded()
 
     async def _change(

@@ -76,7 +76,8 @@ class QueuedClusterEvent:
         self.old = old
         self.new = new
         self.held_since_ns = held_since_ns
-        """If a waiting pod of a group released its node: since when it waited on Permit."""
+        """If a waiting pod of a group released its node: since when it waited on Permit. None if it
+        was nominated to the node before."""
         self.nomination = nomination
         """A nomination ended. ``old`` is the nominated pod as if it had been on that node."""
 

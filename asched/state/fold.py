@@ -284,8 +284,9 @@ class Fold:
         self._advance_start(record.evaluated_nodes)
         if record.permit_waits:
             deadlines = {wait.plugin: wait.deadline_ns for wait in record.permit_waits}
+            was_nominated = ended_on == record.node
             state.waiting_pods.add(
-                WaitingPodState(entry.info, record.node, state.now_ns, deadlines)
+                WaitingPodState(entry.info, record.node, state.now_ns, deadlines, was_nominated)
             )
             self._pods.update_group(entry)
         state.reserve_calls.reserved(profile_of(state, entry), entry.info, record)
@@ -358,7 +359,9 @@ class Fold:
         entry = self.state.pods[record.key]
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
-        self._pods.release_node(entry, held.since_ns if grouped else None)
+        # Pods rejected before the wait may have been rejected because of the nomination.
+        held_since_ns = held.since_ns if grouped and not held.was_nominated else None
+        self._pods.release_node(entry, held_since_ns)
         # A plugin that the pod does not wait for preempted it: its hints do not show when the pod
         # fits, so the pod backs off.
         preempted = record.plugin not in held.pending_until_ns

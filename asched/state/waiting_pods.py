@@ -26,6 +26,8 @@ class WaitingPodState(msgspec.Struct, array_like=True, eq=False):
     since_ns: int
     pending_until_ns: dict[str, int]
     """Deadline by plugin, for the plugins that have not allowed it yet."""
+    was_nominated: bool
+    """Whether the pod was nominated to this node, and so blocked others before it waited."""
 
 
 class PermitAnswer(NamedTuple):

@@ -180,6 +180,7 @@ async def dispatcher(
                 backoff=lambda: Backoff(RetryPolicy(), random),
                 metrics=Metrics(),
                 plugins=external,
+                check_writer=anyio.lowlevel.checkpoint,
                 extenders=extenders,
             ),
         )

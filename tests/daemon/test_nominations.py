@@ -175,6 +175,7 @@ async def term(scheduling: Scheduling, api: Api) -> AsyncIterator[Term]:
                 backoff=lambda: Backoff(RetryPolicy(), random),
                 metrics=Metrics(),
                 plugins=external,
+                check_writer=anyio.lowlevel.checkpoint,
             ),
         )
         yield Term(scheduling, effects, api, inbox)

@@ -142,6 +142,7 @@ async def running_engine(
                 backoff=lambda: Backoff(RetryPolicy(), random),
                 metrics=metrics,
                 plugins=ExternalPlugins(state, load, PluginLimits()),
+                check_writer=anyio.lowlevel.checkpoint,
             ),
         )
         options = EngineOptions(

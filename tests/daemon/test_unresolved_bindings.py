@@ -357,6 +357,7 @@ async def started(network: ScriptedApi, *more: type[Plugin]) -> AsyncIterator[Re
                 backoff=lambda: Backoff(RetryPolicy(), random),
                 metrics=Metrics(),
                 plugins=external,
+                check_writer=anyio.lowlevel.checkpoint,
             ),
         )
         yield RestartFixture(scheduling, effects, inbox)

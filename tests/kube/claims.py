@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio.lowlevel
 import msgspec
 
 from asched.apiserver.auth import SCHEDULER, User
@@ -74,7 +75,8 @@ class Claims:
         self.cluster = cluster
         self.faults = faults
         self.shown: ResourceClaim | None = None
-        self.writer = ClaimWriter(client, lambda key: self.shown)
+        self.confirm: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        self.writer = ClaimWriter(client, lambda key: self.shown, lambda: self.confirm())
         self.requests = faults.writes
         spec = {"devices": {"requests": [REQUEST], "config": [CONFIG]}}
         body = {"metadata": {"name": "c", "namespace": "d", "labels": {"a": "b"}}, "spec": spec}
@@ -91,6 +93,21 @@ class Claims:
     @property
     def stored(self) -> Object:
         return self.cluster.get("resourceclaims", "c", namespace="d")
+
+    @property
+    def reserved_for(self) -> list[str]:
+        """UIDs of the consumers."""
+        return [consumer["uid"] for consumer in self.stored["status"].get("reservedFor", ())]
+
+    async def undo(self, way: str) -> WriteOutcome:
+        """Release the claim for the pod by the method of that name."""
+        match way:
+            case "release":
+                return await self.writer.release(self.claim, self.pod.uid)
+            case "deallocate":
+                return await self.writer.deallocate(self.claim, self.pod.uid)
+            case _:
+                return await self.writer.delete_special(self.claim)
 
     def show(self) -> None:
         """The watch shows the claim to the writer."""

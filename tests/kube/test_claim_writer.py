@@ -11,7 +11,6 @@ from asched.kube.claim_bodies import FINALIZER, SPECIAL_CLAIM
 from asched.kube.claim_writer import ClaimWriter
 from asched.kube.pod_writer import PodTarget
 from asched.kube.write_outcomes import (
-    ObjectGone,
     OutcomeUnknown,
     WriteRejected,
     WriteSucceeded,
@@ -178,8 +177,52 @@ async def test_reservation_is_released() -> None:
         assert await c.writer.release(c.claim, c.pod.uid) == WriteSucceeded()
         assert c.stored["status"] == {"allocation": STORED, "reservedFor": [c.reservation(other)]}
         assert await c.writer.release(c.claim, c.pod.uid) == WriteSucceeded()
-        gone = ObjectGone("claim d/c is gone")
-        assert await c.writer.release(c.claim._replace(uid="earlier"), c.pod.uid) == gone
+        assert (
+            await c.writer.release(c.claim._replace(uid="earlier"), c.pod.uid) == WriteSucceeded()
+        )
+        assert c.reserved_for == [other.uid]
+
+
+class DeposedError(Exception):
+    """Another process is the scheduler."""
+
+
+@pytest.mark.parametrize("undo", ["release", "deallocate", "delete_special"])
+async def test_deposed_process_releases_nothing(undo: str) -> None:
+    async with claims() as c:
+        await c.allocate(allocation())
+        before = c.stored
+
+        async def confirm() -> None:
+            raise DeposedError
+
+        c.confirm = confirm
+        with pytest.raises(DeposedError):
+            await c.undo(undo)
+        assert c.stored == before
+
+
+@pytest.mark.parametrize("undo", ["release", "deallocate", "delete_special"])
+async def test_successor_keeps_what_it_wrote_after_the_check(undo: str) -> None:
+    """A successor begins after this process was found to be the scheduler, and writes before the
+    request of this process arrives."""
+    async with claims() as c:
+        await c.allocate(allocation())
+        checks = 0
+
+        async def confirm() -> None:
+            nonlocal checks
+            checks += 1
+            if checks == 2:
+                raise DeposedError
+            c.set_status(devices=[{"driver": "d.example.com", "pool": "n", "device": "gpu-0"}])
+
+        c.confirm = confirm
+        with pytest.raises(DeposedError):
+            await c.undo(undo)
+        assert c.reserved_for == [c.pod.uid]
+        assert c.stored["status"]["allocation"] == STORED
+        assert "deletionTimestamp" not in c.stored["metadata"]
 
 
 async def test_claim_is_deallocated() -> None:

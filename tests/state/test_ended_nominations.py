@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from asched.framework.status import Code
-from asched.model.pod import Pod
+from asched.model.pod import Pod, PodSchedulingGroup
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from tests.state.objects import a_node, a_pod, bound
@@ -131,6 +132,31 @@ def test_kept_or_used_nomination_requeues_no_pod(keep: Callable[[Queue], None]) 
     queue = world()
     keep(queue)
     assert {SMALL, PEER, HIGH} <= {*queue.queue.unschedulable}
+
+
+def member(pod: Pod) -> Pod:
+    spec = msgspec.structs.replace(
+        pod.spec, scheduling_group=PodSchedulingGroup(pod_group_name="gang")
+    )
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+@pytest.mark.parametrize("nominated_to", ["n0", ""])
+def test_nominated_node_released_on_permit_requeues_blocked_pods(nominated_to: str) -> None:
+    """A member of a gang waited on the node. The other pod was rejected before the wait, while the
+    member was nominated to the node or not."""
+    queue = Queue(RoomWatcher)
+    big = member(BIG)
+    queue.see(a_node("n1"), big)
+    queue.reject("RoomWatcher", nominated=nominated_to)
+    queue.see(a_pod("small"))
+    queue.reject("RoomWatcher")
+    queue.pass_time(1)
+    tried_anew(queue, BIG.key)
+    wait = r.PermitWait("Doorman", queue.fold.state.now_ns + 10**10)
+    queue.apply(r.Assigned(BIG.key, BIG.uid, "n0", 2, 1, permit_waits=(wait,)))
+    queue.apply(r.PermitRejected(BIG.key, BIG.uid, "Doorman", "not now"))
+    assert (SMALL in queue.queue.unschedulable) is (nominated_to == "")
 
 
 def test_pod_with_cleared_nomination_is_requeued() -> None:

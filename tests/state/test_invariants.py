@@ -39,7 +39,7 @@ def _nominate_placed(state: ClusterState) -> None:
 
 def _wait_unassumed(state: ClusterState) -> None:
     info = state.pods["default/placed"].info
-    state.waiting_pods.add(WaitingPodState(info, "n0", 0, {"Doorman": 1}))
+    state.waiting_pods.add(WaitingPodState(info, "n0", 0, {"Doorman": 1}, was_nominated=False))
 
 
 def _bound_in_queue(state: ClusterState) -> None:

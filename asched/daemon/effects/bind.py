@@ -10,7 +10,13 @@ from typing import NamedTuple
 import structlog
 
 from asched.daemon.effects.per_pod_queue import EffectContext
-from asched.daemon.effects.reconciler import AbandonedError, BindHealth, BindingIO, BindReconciler
+from asched.daemon.effects.reconciler import (
+    AbandonedError,
+    BindHealth,
+    BindingIO,
+    BindReconciler,
+    WriterCheck,
+)
 from asched.daemon.plugin_host.binding_calls import BindingPluginCalls, CancelReason
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult
 from asched.framework.binding import BindingClient
@@ -61,7 +67,7 @@ class BindHandler:
         self._io = BindingIO(
             writer=PodWriter(services.client),
             volumes=VolumeWriter(services.client),
-            claims=ClaimWriter(services.client, self._shown_claim),
+            claims=ClaimWriter(services.client, self._shown_claim, WriterCheck(context)),
             sleep=context.sleep,
             clock=context.clock,
             node_exists=self._node_exists,

@@ -8,6 +8,7 @@ import structlog
 
 from asched.daemon.effects.bind import PREVIOUS_TERM
 from asched.daemon.effects.per_pod_queue import EffectContext
+from asched.daemon.effects.reconciler import AbandonedError, WriterCheck
 from asched.kube.claim_writer import ClaimWriter
 from asched.kube.write_outcomes import WriteSucceeded
 from asched.state.claim_releases import PendingClaimRelease
@@ -21,7 +22,7 @@ class ClaimReleaseHandler:
 
     def __init__(self, context: EffectContext) -> None:
         self._context = context
-        self._writer = ClaimWriter(context.services.client)
+        self._writer = ClaimWriter(context.services.client, confirm=WriterCheck(context))
 
     def release(self, claim_uid: str) -> None:
         """Carry out a decided release."""
@@ -44,10 +45,13 @@ class ClaimReleaseHandler:
         claim, pod = pending.release.claim, pending.pod
         if self._context.cluster.claim_releases.get(claim.uid) != pending:
             return  # ended while this job waited
-        if pending.release.delete:
-            outcome = await self._writer.delete_special(claim)
-        else:
-            outcome = await self._writer.deallocate(claim, pod.uid)
+        try:
+            if pending.release.delete:
+                outcome = await self._writer.delete_special(claim)
+            else:
+                outcome = await self._writer.deallocate(claim, pod.uid)
+        except AbandonedError:
+            return  # the next start resumes it
         if isinstance(outcome, WriteSucceeded):
             log.info("claim released", claim=claim.key, pod=pod.key, deleted=pending.release.delete)
             self._report(pending, "")

@@ -162,6 +162,8 @@ class EffectServices(NamedTuple):
     metrics: Metrics
     plugins: ExternalPlugins
     """Evaluates plugins that are not called as part of a decision."""
+    check_writer: Callable[[], Awaitable[None]]
+    """``JournalStore.check_writer`` of the daemon's journal."""
     extenders: Sequence[HttpExtender] = ()
     """Extenders of the recorded configuration, in its order."""
     stopwatch: CycleStopwatch | None = None

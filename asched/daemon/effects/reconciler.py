@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
 
-from asched.daemon.effects.per_pod_queue import StoppableSleep
+from asched.daemon.effects.per_pod_queue import EffectContext, StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
+from asched.journal.errors import TRANSIENT_ERRORS, JournalError
 from asched.kube.claim_writer import ClaimWriter
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.pod_writer import PodTarget, PodWriter
@@ -77,6 +79,7 @@ def _is_failure(outcome: BindOutcome) -> bool:
     return isinstance(outcome, OutcomeUnknown)
 
 
+_WRITER_CHECK_INTERVAL_S = 1.0
 _CHECK_INTERVAL_S = 0.25
 """Interval of :meth:`BindReconciler.wait_until`."""
 
@@ -87,6 +90,27 @@ kube-apiserver)."""
 
 class AbandonedError(Exception):
     """The daemon stops before the outcome of a binding is known. The next start resumes it."""
+
+
+class WriterCheck:
+    """Makes sure that this process still is the writer of the journal, before it undoes what its
+    successor may rely on."""
+
+    def __init__(self, context: EffectContext) -> None:
+        self._check, self._sleep = context.services.check_writer, context.sleep
+
+    async def __call__(self) -> None:
+        """Returns while the process is the writer; waits while the journal cannot be asked. Raises
+        :class:`AbandonedError` if another process is the writer, or the daemon stops first."""
+        while True:
+            try:
+                return await self._check()
+            except TRANSIENT_ERRORS:
+                if await self._sleep.pause(_WRITER_CHECK_INTERVAL_S):
+                    continue
+            except JournalError as error:  # which also ends the engine
+                log.warning("effects abandoned", error=str(error))
+            raise AbandonedError
 
 
 class BindingIO(NamedTuple):
@@ -129,6 +153,15 @@ class BindReconciler:
         """Until this monotonic time an unanswered request may be executed; None if resolved."""
         if possibly_sent_at_s is not None:
             self._unresolved_until_s = possibly_sent_at_s + MAX_REQUEST_AGE_S
+
+    @contextmanager
+    def marks_abandoned(self) -> Iterator[None]:
+        """A block that may raise :class:`AbandonedError`, which a plugin could suppress."""
+        try:
+            yield
+        except AbandonedError:
+            self.abandoned = True
+            raise
 
     @property
     def unresolved(self) -> bool:

@@ -34,7 +34,6 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
 from asched.kube.write_outcomes import (
-    ObjectGone,
     OutcomeUnknown,
     PatchOutcome,
     WriteOutcome,
@@ -215,8 +214,8 @@ class BindingPluginClient:
 
     async def release_claim(self, claim: ClaimRef, consumer: PodInfo) -> Status:
         self._require(Permission.RELEASE_CLAIM)
-        outcome = await self._binder.io.claims.release(claim, consumer.uid)
-        return SUCCESS if isinstance(outcome, ObjectGone) else _written(outcome)
+        with self._binder.marks_abandoned():
+            return _written(await self._binder.io.claims.release(claim, consumer.uid))
 
     async def read_resource_claim(self, claim: ClaimRef) -> ResourceClaim | None:
         self._require(Permission.READ_RESOURCE_CLAIM)
@@ -232,7 +231,8 @@ class BindingPluginClient:
 
     async def delete_special_claim(self, claim: ClaimRef) -> Status:
         self._require(Permission.DELETE_SPECIAL_CLAIM)
-        return _written(await self._binder.io.claims.delete_special(claim))
+        with self._binder.marks_abandoned():
+            return _written(await self._binder.io.claims.delete_special(claim))
 
     async def patch_extended_resource_status(
         self,
