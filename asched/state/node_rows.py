@@ -181,7 +181,7 @@ class NodeRows(HypotheticalNodes):
     def _own_pods(self, row: int) -> dict[str, PodInfo]:
         pods = self._pods.get(row)
         if pods is None:
-            pods = self._pods[row] = {pod.uid: pod for pod in self.pods(row)}
+            pods = self._pods[row] = {**self.table.pods_by_uid(int(self.rows[row]))}
         return pods
 
     def _count(self, moved: Mapping[PodShape, Sequence[int]], sign: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -170,6 +170,9 @@ class NodeTableView(Nodes):
 
     def pods(self, row: int) -> Iterable[PodInfo]:
         return self._pods[row].values()
+
+    def pods_by_uid(self, row: int) -> Mapping[str, PodInfo]:
+        return self._pods[row]
 
     def pods_on_rows(self) -> Iterable[PodInfo]:
         """The pods of all rows."""
