@@ -100,7 +100,7 @@ class CompositeCycle(GroupCycle):
         self._retries_surplus = False
 
     def _run(self, members: CycleMembers) -> GroupResult:
-        found = self._found = self._try_root(members)
+        found = self._found = self._try_tree(members)
         passed, outcome, message = found.passed, found.outcome, found.message or _shortage(found)
         if passed.error is not None:
             outcome, message = GroupOutcome.ERROR, OTHER_FAILED + passed.error.message
@@ -117,8 +117,25 @@ class CompositeCycle(GroupCycle):
             self._retries_surplus = not self._ineligible(members)
         return result
 
+    def _try_tree(self, members: CycleMembers) -> TriedNode:
+        """The whole tree, or else the members that its groups need: more members of one group can
+        take the room that another one needs. The others have the next cycle."""
+        whole, found = self._root, self._try_root(members)
+        failed = found.passed.error is None and not found.passed.feasible and found.placements
+        if not failed or not whole.surplus:
+            return found
+        least = whole.least()
+        if not least.members.pending or not self._work.allows(1, least.members.pending):
+            return found
+        rejections, self._rejections, self._root = self._rejections, {}, least
+        again = self._try_root(least.members)
+        if again.passed.feasible:
+            return again
+        self._root, self._rejections = whole, rejections
+        return found
+
     def _try_root(self, members: CycleMembers) -> TriedNode:
-        """The tree; as in :meth:`MemberPass.run` also without the nominations of its members."""
+        """As in :meth:`MemberPass.run` also without the nominations of the members."""
         nominator = self._cluster.nominator
         found = self._try(self._root, None)
         nominated = [pod.key for pod in members.group.pending if nominator.node_of(pod.key)]

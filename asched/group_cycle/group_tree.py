@@ -58,6 +58,24 @@ class GroupNode(NamedTuple):
         children = tuple(sorted((child.only(keys) for child in self.children), key=_order))
         return GroupNode(self.declared, _together(self.declared, children), children)
 
+    @property
+    def surplus(self) -> bool:
+        """Whether a PodGroup has more pending members than it needs."""
+        return len(self._least()) < len(self.members.pending)
+
+    def least(self) -> GroupNode:
+        """The same tree with only as many pending members of each PodGroup as it needs."""
+        return self.only(self._least())
+
+    def _least(self) -> set[str]:
+        groups = (node for node in self.subtree() if isinstance(node.declared, PodGroup))
+        return {
+            one.info.key
+            for node in groups
+            if not node.runs
+            for one in node.members.pending[: node.members.needed]
+        }
+
     def subtree(self) -> Iterator[GroupNode]:
         """The group and all below it, each before its children."""
         yield self

@@ -20,7 +20,7 @@ from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.group_records import GroupOutcome
 
-NEXT_CYCLE: Final = "left for the next cycle: the pod group is too large to be tried as a whole"
+NEXT_CYCLE: Final = "left for the next cycle: only a part of the pod group was tried"
 
 
 def part_to_try(cluster: ClusterState, members: CycleMembers, head: QueuedPod) -> CycleMembers:

@@ -246,6 +246,24 @@ def test_members_that_fit_name_the_shortage(s: GroupScheduling) -> None:
     check_replay(s, *PLUGINS)
 
 
+@pytest.mark.parametrize("room", [3, 4, 5])
+def test_surplus_does_not_take_the_room_of_a_sibling(s: GroupScheduling, room: int) -> None:
+    """Two groups of three pods need two each. With room for four, the tree is admitted with these,
+    and the others are tried in the next cycle."""
+    cores(s, room)
+    s.see(composite("root", 2), child("a", 2), child("b", 2))
+    s.see(*gang_pods("a", 3), *gang_pods("b", 3))
+    decisions = s.next()
+    expected = {3: [], 4: ["a0", "a1", "b0", "b1"], 5: ["a0", "a1", "a2", "b0", "b1"]}
+    assert placed(s) == expected[room]
+    if room == 4:
+        assert headers(decisions)[0] == ("root", GroupOutcome.SCHEDULED)
+        assert {*messages(s.next())} == {"a2", "b2"}
+    assert not s.next()
+    bind(s)
+    check_replay(s, *PLUGINS)
+
+
 def test_tree_waits_for_a_child_without_pods(s: GroupScheduling) -> None:
     cores(s, 4)
     s.see(composite("root", 2), child("a", 2), child("b", 2), *gang_pods("a", 2))
