@@ -33,6 +33,7 @@ from asched.config.resolve import resolve
 from asched.core.inputs import Upserted
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.process import freeze_gc, tune_gc
+from asched.daemon.step_time import measured_step_ns
 from asched.journal.codec import CODEC
 from asched.model.resources import DecodeError, Resource, WatchedResource, decode
 from asched.state.cluster import ClusterState
@@ -61,9 +62,8 @@ _START_NS = 1_790_000_000_000_000_000
 _BACKLOG = 100
 """Pods of the other namespace that wait at any time."""
 _ARRIVALS_PER_S = 5
-_MEMBERS_PER_S = 200
-_MEMBERS_PER_OBJECT = 10
-"""How many pods in groups there are for each object of another class."""
+_MEMBERS_PER_S = 20
+"""Of groups: their members are pods like others, and many of them together are the attack."""
 _SLICE_NS = 20_000_000
 _TURN_S = 0.5
 """How long the processes that are compared run in turns."""
@@ -110,7 +110,7 @@ class Loop:
         self.placed = 0
         self.hostile_bytes = 0
         self._begin()
-        self._core.apply(EngineStarted("hostile", 0))
+        self._core.apply(EngineStarted("hostile", 0, step_ns=measured_step_ns()))
         self._core.apply(ProfilesLoaded(resolve(_configuration(), registry)))
         for name in ("innocent", "evil"):
             self.observe(Resource.NAMESPACES, _bytes({"metadata": {"name": name, "uid": name}}))
@@ -294,7 +294,7 @@ class _Arrivals:
         self._loop = loop
         if isinstance(of, HostileGroup):
             self._made, self._per_s = _groups(of), _MEMBERS_PER_S / of.members
-            self.objects = max(1, objects * _MEMBERS_PER_OBJECT // of.members)
+            self.objects = max(1, objects // of.members)
         else:
             self._made, self._per_s = _objects(of), _ARRIVALS_PER_S
             self.objects = objects

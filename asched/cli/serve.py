@@ -33,6 +33,7 @@ from asched.daemon.process import freeze_gc, set_switch_interval, tune_gc
 from asched.daemon.reload.reloader import ConfigApplied, ConfigFile, ConfigReloader, ReloadRequests
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.daemon.startup import DaemonContext, journal_when_reachable
+from asched.daemon.step_time import measured_step_ns
 from asched.daemon.telemetry.health import Check, Health, HealthAddressError, ServiceManager
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
@@ -184,6 +185,7 @@ async def _serve_scheduler(
             client=client,
             journal=store,
             metrics=metrics,
+            step_ns=measured_step_ns(),
             take_over_names=options.take_over_names,
             mark=_attempt_mark(journal_file(url)),
         )

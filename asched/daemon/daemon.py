@@ -163,7 +163,7 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
     parts.tasks.start_soon(parts.checkpoints.run)
     parts.tasks.start_soon(parts.signer.run)
     daemon = _assemble(parts, start, first.extenders)
-    _record_start(parts.context.configuration, daemon, None if parts.standby else start.epoch)
+    _record_start(parts.context, daemon, None if parts.standby else start.epoch)
     if parts.context.mark is not None:
         daemon.engine.mark_attempts(parts.context.mark)
     # The next leader has a shared journal, with its state, already.
@@ -395,13 +395,14 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
     return events
 
 
-def _record_start(configuration: Configuration, daemon: Daemon, epoch: int | None) -> None:
+def _record_start(context: DaemonContext, daemon: Daemon, epoch: int | None) -> None:
     """``epoch`` is None for a standby."""
+    configuration = context.configuration
     sessions = configuration.sessions
     # A journal without batch sessions needs no record that there are none.
     loaded = (SessionsLoaded(sessions),) if sessions or daemon.cluster.sessions else ()
     daemon.engine.record_start(
-        EngineStarted(__version__, configuration.settings.engine.seed),
+        EngineStarted(__version__, configuration.settings.engine.seed, step_ns=context.step_ns),
         *(() if epoch is None else (LeadershipGained(epoch),)),
         profiles_record(configuration),
         *loaded,

@@ -44,6 +44,7 @@ from asched.model.resources import (
     in_order_of_listing,
 )
 from asched.proof.keys import NO_KEYS, JournalKeys
+from asched.state.attempt_budget import NS_PER_STEP
 from asched.state.fold import Fold
 
 T = TypeVar("T")
@@ -66,6 +67,8 @@ class DaemonContext(msgspec.Struct, frozen=True):
     journal: JournalStore
     metrics: Metrics = msgspec.field(default_factory=Metrics)
     runtime: Runtime = msgspec.field(default_factory=Runtime.of_this_process)
+    step_ns: int = NS_PER_STEP
+    """How long a counted step takes on this machine."""
     mark: AttemptMark | None = None
     """Where attempts are noted; None without a local file."""
     take_over_names: bool = False

@@ -1,7 +1,7 @@
 """The work of one group cycle in counted steps, so that no group blocks the scheduler.
 
-Steps are estimates in the unit of :mod:`asched.state.attempt_budget`, about 40 ns, measured with
-5,000 nodes and 50,000 pods. Measured times would differ in a replay.
+Steps are estimates in the unit of :mod:`asched.state.attempt_budget`, measured with 5,000 nodes
+and 50,000 pods. Measured times would differ in a replay.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ A search for victims of a pod without terms is charged only while pods of other 
 be attempted. Beyond its budget such a pod is attempted as soon as none of them waits, or at its
 turn.
 
-A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`, or one
+A step is charged as :data:`NS_PER_STEP`, or as what the daemon measured at its start, which is
+recorded. A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`, or one
 attempt. Beyond that, each further expensive pod is put off to a turn of its own, at which its
 attempt is already charged: the generic cell rate algorithm, with a queue.
 """
@@ -49,7 +50,7 @@ FREE_STEPS: Final = 250_000
 FREE_FORM_STEPS: Final = 50_000
 """First attempts of a form of up to this many steps are free: 2 milliseconds."""
 NS_PER_STEP: Final = 40
-"""Time of one step, as measured with 5,000 nodes and 50,000 pods."""
+"""The least time of one step. On slower machines a step is charged as longer."""
 SHARE: Final = 10
 """A namespace gets one part in this many of one core."""
 BURST_NS: Final = SHARE * NS_PER_S // 4
@@ -105,6 +106,8 @@ class AttemptBudgets:
     """What each namespace owes. Only the fold changes it."""
 
     def __init__(self) -> None:
+        self.step_ns = NS_PER_STEP
+        """How long a step takes on this machine (``EngineStarted.step_ns``)."""
         self._paid_at_ns: dict[str, int] = {}
         self._group_turns_ns: dict[str, int] = {}
         """The latest turn of a pod group of each namespace."""
@@ -116,7 +119,7 @@ class AttemptBudgets:
     def turn_ns(self, namespace: str, steps: int, now_ns: int) -> int:
         """When the next expensive pod of the namespace may be attempted; 0 for now."""
         paid_at_ns = self._paid_at_ns.get(namespace, 0)
-        turn_ns = paid_at_ns + min(_cost_ns(steps), BURST_NS) - BURST_NS
+        turn_ns = paid_at_ns + min(self._cost_ns(steps), BURST_NS) - BURST_NS
         return turn_ns if paid_at_ns > now_ns and turn_ns > now_ns else 0
 
     def group_turn_ns(self, namespace: str, steps: int, now_ns: int) -> int:
@@ -125,7 +128,7 @@ class AttemptBudgets:
         turn_ns = self.turn_ns(namespace, steps, now_ns)
         if not turn_ns:
             return 0
-        return max(turn_ns, self._group_turns_ns.get(namespace, 0) + _cost_ns(steps))
+        return max(turn_ns, self._group_turns_ns.get(namespace, 0) + self._cost_ns(steps))
 
     def note_group_turn(self, namespace: str, turn_ns: int, now_ns: int) -> None:
         """A group was put off until then."""
@@ -138,7 +141,7 @@ class AttemptBudgets:
         """An attempt was made, or has a turn. Negative steps for a turn that is not needed."""
         paid_at_ns = self._paid_at_ns
         owed_since_ns = max(paid_at_ns.get(namespace, 0), now_ns)
-        paid_at_ns[namespace] = owed_since_ns + _cost_ns(steps)
+        paid_at_ns[namespace] = owed_since_ns + self._cost_ns(steps)
         for paid in [name for name, at_ns in paid_at_ns.items() if at_ns <= now_ns]:
             del paid_at_ns[paid]
 
@@ -149,11 +152,11 @@ class AttemptBudgets:
         """The latest turns of pod groups, for checkpoints."""
         return tuple(self._group_turns_ns.items())
 
-    def restore(self, snapshot: Times, group_turns: Times) -> None:
+    def restore(self, snapshot: Times, group_turns: Times, step_ns: int) -> None:
+        self.step_ns = step_ns
         self._paid_at_ns.update(snapshot)
         self._group_turns_ns.update(group_turns)
 
-
-def _cost_ns(steps: int) -> int:
-    """How long a namespace takes to pay for an attempt."""
-    return steps * NS_PER_STEP * SHARE
+    def _cost_ns(self, steps: int) -> int:
+        """How long a namespace takes to pay for an attempt."""
+        return steps * self.step_ns * SHARE

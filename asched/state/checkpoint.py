@@ -237,7 +237,8 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.guards.circuits.restore(snapshot.circuits)
-    state.guards.budgets.restore(snapshot.attempt_budgets, snapshot.group_turns)
+    budgets, step_ns = state.guards.budgets, snapshot.engine.step_ns
+    budgets.restore(snapshot.attempt_budgets, snapshot.group_turns, step_ns)
     state.guards.searches.restore(snapshot.claim_searches)
     state.guards.terms.restore(snapshot.term_forms)
     state.guards.quarantined.update(snapshot.quarantined)

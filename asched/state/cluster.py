@@ -23,7 +23,7 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
-from asched.state.attempt_budget import AttemptBudgets
+from asched.state.attempt_budget import NS_PER_STEP, AttemptBudgets
 from asched.state.attempt_costs import AttemptCosts
 from asched.state.charged_forms import ChargedForms
 from asched.state.circuits import Circuits
@@ -78,6 +78,8 @@ class EngineNumbers(msgspec.Struct, array_like=True):
     epoch: int = 0
     clock_offset_ns: int = 0
     """See :class:`~asched.state.records.ClockStepped`."""
+    step_ns: int = NS_PER_STEP
+    """See :class:`~asched.state.records.EngineStarted`."""
     next_start_row: int = 0
     """Where the next search for feasible nodes starts, if a share of them is enough."""
 

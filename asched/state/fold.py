@@ -104,6 +104,7 @@ class Fold:
 
     def _engine_started(self, record: r.EngineStarted) -> None:
         self.state.engine.seed = record.seed
+        self.state.engine.step_ns = self.state.guards.budgets.step_ns = record.step_ns
         self._pods.reservations.end_all_bindings()
 
     def _api_version_served(self, record: r.ApiVersionServed) -> None:

@@ -41,7 +41,7 @@ class PodGroupAttempted(Record):
     placements: int = 1
     """How many were tried."""
     steps: int = 0
-    """What the cycle costs the namespace, in steps of about 40 ns; 0 if it is free, and for a group
+    """What the cycle costs the namespace, in counted steps; 0 if it is free, and for a group
     below the root of a tree."""
     root: str = ""
     """Key of the CompositePodGroup with which the group was tried; empty if on its own."""

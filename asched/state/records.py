@@ -24,6 +24,7 @@ from asched.framework.status import Code
 from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition, PodResourceClaimStatus
 from asched.model.resources import AnyObject
+from asched.state.attempt_budget import NS_PER_STEP
 from asched.state.consolidation_records import ConsolidationDecided as ConsolidationDecided
 from asched.state.consolidation_records import ConsolidationEnded as ConsolidationEnded
 from asched.state.group_records import PodGroupAttempted
@@ -50,6 +51,9 @@ class EngineStarted(Record):
     """Seed of the tie-breaks until the next start."""
     shadow: bool = False
     """Shadow mode: it only compares itself with another scheduler. A journal has one mode."""
+    step_ns: int = NS_PER_STEP
+    """How long a counted step takes on the machine; what namespaces owe for expensive attempts
+    depends on it, and no decision about a node."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, gc=False):

@@ -16,6 +16,7 @@ from asched.framework.sessions import SessionSpec
 from asched.journal.codec import CODEC
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, WatchedResource, decode
+from asched.state.attempt_budget import NS_PER_STEP
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -45,12 +46,18 @@ def a_node(number: int, **allocatable: str) -> Json:
 class HostileCore:
     """Observes raw JSON as the daemon does, decides, and keeps all records."""
 
-    def __init__(self, nodes: int = 10, *, session: SessionSpec | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int = 10,
+        *,
+        session: SessionSpec | None = None,
+        step_ns: int = NS_PER_STEP,
+    ) -> None:
         self.records: list[AnyRecord] = []
         self.core = SchedulerCore(Fold(ClusterState(), REGISTRY.load))
         self.now_ns = START_NS
         self.begin()
-        self.core.apply(EngineStarted("test", 7))
+        self.core.apply(EngineStarted("test", 7, step_ns=step_ns))
         self.core.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), REGISTRY)))
         if session is not None:
             self.core.apply(SessionsLoaded((session,)))

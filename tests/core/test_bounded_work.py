@@ -212,9 +212,10 @@ def test_preemption_finds_nodes_that_an_eviction_helps() -> None:
 # -- budget ---------------------------------------------------------------------------------------
 
 
-def test_preemption_with_terms_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step_ns", [attempt_budget.NS_PER_STEP, 95])
+def test_preemption_with_terms_is_charged(step_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_budget, "FREE_STEPS", 1000)
-    core = HostileCore(nodes=10)
+    core = HostileCore(nodes=10, step_ns=step_ns)
     crowd(core, 10)
     affinity = required("podAntiAffinity", term("low", "topology.kubernetes.io/zone"))
     core.see(Resource.PODS, a_pod("preemptor", 1, affinity=affinity))
@@ -222,7 +223,9 @@ def test_preemption_with_terms_is_charged(monkeypatch: pytest.MonkeyPatch) -> No
     ((namespace, paid_at_ns),) = core.state.guards.budgets.snapshot()
     steps = 10 * attempt_budget.PREEMPTION_STEPS
     assert namespace == "evil"
-    assert paid_at_ns - core.now_ns == steps * attempt_budget.NS_PER_STEP * attempt_budget.SHARE
+    assert paid_at_ns - core.now_ns == steps * step_ns * attempt_budget.SHARE
+    again = restore(checkpoint_of(core.state), REGISTRY.load)
+    assert again.state.guards.budgets.step_ns == step_ns
     core.verify_replay()
 
 

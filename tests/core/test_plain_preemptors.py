@@ -15,12 +15,13 @@ NODES = 20
 PREEMPTORS = 12
 
 
+STEP_NS = NS_PER_S // (NODES * attempt_budget.STEPS_PER_CANDIDATE * attempt_budget.SHARE)
+"""One search is worth about a second of the namespace, as in a very large cluster."""
+
+
 @pytest.fixture(autouse=True)
-def large_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One search is worth about a second of the namespace, as in a very large cluster."""
+def few_free_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_budget, "FREE_STEPS", 1000)
-    steps = NODES * attempt_budget.STEPS_PER_CANDIDATE * attempt_budget.SHARE
-    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // steps)
 
 
 def preemptor(number: int) -> Json:
@@ -29,7 +30,7 @@ def preemptor(number: int) -> Json:
 
 
 def full_cluster() -> HostileCore:
-    core = HostileCore(nodes=NODES)
+    core = HostileCore(nodes=NODES, step_ns=STEP_NS)
     for number in range(NODES):
         running = a_pod("running", number, nodeName=f"n{number}")
         container = running["spec"]["containers"][0]
