@@ -150,7 +150,6 @@ def _inspection(drawn: Drawn) -> Inspection:
     return inspect(fold.state, profile, PodInfo(drawn.pod))
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn=drawn_clusters())
 def test_normalized_scores_are_in_range(drawn: Drawn) -> None:
     inspection = _inspection(drawn)
