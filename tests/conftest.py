@@ -54,6 +54,14 @@ def logs_as_before() -> Iterator[None]:
     structlog.configure(**before)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A fast run leaves out the long tests."""
+    if PROFILE == "fast":
+        long = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
 def pytest_collection_finish() -> None:
     """What the collection of tests made lives until the end, so the garbage collector skips it."""
     gc.collect()

@@ -24,6 +24,11 @@ def examples(thorough: int = EXAMPLES) -> int:
     return thorough if PROFILE == "thorough" else -(-thorough // _FAST_SHARE)
 
 
+def run_share(thorough: int) -> int:
+    """How much of a recording this run reads: a third in a fast run."""
+    return -(-thorough // _FAST_SHARE) if PROFILE == "fast" else thorough
+
+
 def sample(cases: Sequence[T], one_in: int = _FAST_SHARE) -> list[T]:
     """The cases of this run: every ``one_in``-th with the first, all unless the run is fast."""
     return [*cases[::one_in]] if PROFILE == "fast" else [*cases]
