@@ -16,7 +16,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom clean
+.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: lint types contracts audit  ## run everything that CI runs: style, types, 
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 	@$(BIN)/python -m pytest -c plugins/asched-optimal/pyproject.toml plugins/asched-optimal/tests
+
+test-thorough: $(STAMP)  ## run the tests with all examples, recorded cases and long runs, where `make test` takes a part
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 fuzz: $(STAMP)  ## run the property tests with new random examples
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

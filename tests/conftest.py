@@ -11,18 +11,20 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.run_size import PROFILE, examples
+
 # The same examples every time: a change is to blame for a failure, not the day, nor a machine that
-# is slow. More of them would find nothing new the next day; `make fuzz` looks for new ones, and
-# further.
-settings.register_profile(
-    "deterministic",
-    derandomize=True,
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile("fuzz", deadline=None, max_examples=300, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
+# is slow. `make fuzz` draws new ones.
+for _name in ("fast", "thorough"):
+    settings.register_profile(
+        _name,
+        derandomize=True,
+        deadline=None,
+        max_examples=examples(),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.register_profile("fuzz", deadline=None, max_examples=examples(), print_blob=True)
+settings.load_profile(PROFILE)
 
 SHARED_ENV = "ASCHED_SHARED"
 
@@ -50,6 +52,14 @@ def logs_as_before() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A fast run leaves out the long tests."""
+    if PROFILE == "fast":
+        long = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 def pytest_collection_finish() -> None:

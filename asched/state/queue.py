@@ -128,6 +128,11 @@ class SchedulingQueue:
         return self._waiting.gated
 
     @property
+    def waiting_by_plugin(self) -> Mapping[str, Mapping[str, QueuedPod]]:
+        """The index of the gated and unschedulable pods by the plugins that they wait for."""
+        return self._waiting.by_plugin
+
+    @property
     def events(self) -> Sequence[QueuedClusterEvent]:
         """Kept for pods in flight, oldest first."""
         return self._attempts.events

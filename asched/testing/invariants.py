@@ -22,6 +22,66 @@ T = TypeVar("T")
 
 def check(state: ClusterState) -> None:
     """Raise :class:`AssertionError`, in one line, if the state contradicts itself."""
+    _check_objects(state)
+    _check_columns(state)
+
+
+class InvariantChecker:
+    """Checks a state after each of its records as :func:`check` does, in less time: the columns of
+    nodes are compared again only if a node, a placed pod or a column has changed."""
+
+    def __init__(self) -> None:
+        self._compared: tuple[object, ...] | None = None
+
+    def check(self, state: ClusterState) -> None:
+        """Raise :class:`AssertionError`, in one line, if the state contradicts itself."""
+        _check_objects(state)
+        inputs = _inputs_of_columns(state)
+        if inputs != self._compared:
+            _check_columns(state)
+            self._compared = inputs
+
+
+def _inputs_of_columns(state: ClusterState) -> tuple[object, ...]:
+    """What :func:`_check_columns` reads: its answer changes only with these."""
+    table = state.nodes
+    placed = [
+        (entry.node, _Identity(entry.info), table.has_pod(entry.node, entry.info))
+        for entry in state.pods.values()
+        if entry.node
+    ]
+    counters = (table.cursor, table.objects_cursor, table.pods_cursor, table.version, table.layout)
+    columns = [column.tobytes() for _, column, _ in _columns(table, table)]
+    labels = [(key, ids.tobytes()) for key, ids in table.label_index.columns.items()]
+    ports, images = table.port_index.taken, table.image_index.sizes
+    return (
+        _Identity(table),
+        placed,
+        table.pods_counted,
+        counters,
+        table.alive.tobytes(),
+        columns,
+        labels,
+        table.taints.ids.tobytes(),
+        {thing: {**rows} for thing, rows in ports.items()},
+        {thing: {**rows} for thing, rows in images.items()},
+    )
+
+
+class _Identity:
+    """Equal for the same object only; keeps the object."""
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other._of is self._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
+
+
+def _check_objects(state: ClusterState) -> None:
     for key, entry in state.pods.items():
         _check_entry(state, key, entry)
     _check_queue(state)
@@ -32,7 +92,6 @@ def check(state: ClusterState) -> None:
     _check_preemptors(state)
     _check_sessions(state)
     _check_groups(state)
-    _check_columns(state)
 
 
 def _demand(holds: bool, what: str) -> None:
@@ -92,14 +151,15 @@ def _check_queue(state: ClusterState) -> None:
     for pod in queue.unschedulable.values():
         for plugin in pod.unschedulable_plugins | pod.pending_plugins:
             expected.setdefault(plugin, set()).add(pod.info.key)
-    stored = run(queue.snapshot())
     indexed = {
-        plugin: {stored.pods[position].info.key for position in positions}
-        for plugin, positions in stored.waiting_for
+        plugin: {pod.info.key for pod in pods.values()}
+        for plugin, pods in queue.waiting_by_plugin.items()
     }
     _demand(indexed == expected, f"queue: pods by plugin are {expected}, the index has {indexed}")
-    kept = len(stored.events)
-    _demand(bool(stored.attempts) or not kept, f"queue: {kept} events kept without a pod in flight")
+    if queue.events:
+        stored = run(queue.snapshot())
+        kept = len(stored.events)
+        _demand(bool(stored.attempts), f"queue: {kept} events kept without a pod in flight")
 
 
 def _check_pending_evaluations(state: ClusterState) -> None:

@@ -296,5 +296,5 @@ class ListAndWatch(RuleBasedStateMachine):
             mirror.watcher.close()
 
 
-ListAndWatch.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ListAndWatch.TestCase.settings = settings(stateful_step_count=30, deadline=None)
 TestListAndWatch = ListAndWatch.TestCase

@@ -24,7 +24,8 @@ from tests.audit.record_histories import (
 )
 from tests.audit.recording import BEGIN_NS, REGISTRY
 from tests.daemon.world import world
-from tests.shadow.tapes import play
+from tests.run_size import run_share
+from tests.shadow.tapes import play, recorded_churn
 from tests.shadow.test_live import shadow_of
 
 
@@ -110,14 +111,14 @@ async def test_live_shadow_replays(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-async def test_recorded_churn_of_24_nodes_replays(shared_dir: Path) -> None:
+async def test_recorded_churn_of_24_nodes_replays(shared_dir: Path, tmp_path: Path) -> None:
     """A shadow of the real kube-scheduler, from a recording. In memory: it has thousands of
     turns."""
     journal = MemoryStore(MemoryJournal())
-    await append_turns(shadow_records(shared_dir / "tapes" / "churn-24.jsonl.gz"), journal)
+    await append_turns(shadow_records(recorded_churn(shared_dir, tmp_path)), journal)
     report = await verified(journal)
     assert report.divergence is None
-    assert report.decisions > 2000
+    assert report.decisions > run_share(2000)
 
 
 def test_the_command(tmp_path: Path) -> None:

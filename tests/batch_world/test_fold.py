@@ -49,6 +49,7 @@ from asched.state.session_records import (
     SessionsLoaded,
 )
 from asched.testing.invariants import check
+from tests.run_size import examples
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase
 from tests.state.profiles import loader
 
@@ -207,7 +208,6 @@ def run(events: list[tuple[str, str, int]]) -> History:
     return history
 
 
-@settings(max_examples=60)
 @given(st.lists(EVENTS, max_size=60))
 def test_fold_is_consistent_and_decisions_repeat(
     events: list[tuple[str, str, int]],
@@ -226,7 +226,7 @@ def test_fold_is_consistent_and_decisions_repeat(
         again.apply(record)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(EVENTS, max_size=50), st.lists(EVENTS, max_size=15))
 def test_checkpoint_continues_like_the_state(
     before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]
@@ -250,7 +250,6 @@ def test_checkpoint_continues_like_the_state(
     assert restored.writes == sessions.writes
 
 
-@settings(max_examples=60)
 @given(st.lists(EVENTS, max_size=60))
 def test_unchanged_messages_are_not_repeated(events: list[tuple[str, str, int]]) -> None:
     history = run(events)

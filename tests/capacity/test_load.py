@@ -18,6 +18,7 @@ from asched.simulator.expansion import expand
 from asched.simulator.scenario import read_scenario
 from asched.simulator.trace import ObjectSet, PodCreated, PodDeleted, TraceEvent, WorkloadTrace
 from tests.planning.journals import SCENARIO
+from tests.run_size import examples
 
 BEGIN_NS = 10**18
 ARRIVALS = expand(read_scenario(SCENARIO), "default-scheduler")
@@ -49,7 +50,6 @@ def traces(draw: st.DrawFn) -> WorkloadTrace:
 
 
 @given(traces(), st.floats(0, 4), st.sampled_from(["", "hour", "day"]), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
 def test_changed_traces_are_consistent(
     trace: WorkloadTrace, scale: float, resample: Any, seed: int
 ) -> None:
@@ -67,7 +67,7 @@ def test_changed_traces_are_consistent(
 
 
 @given(traces(), st.floats(0, 3), st.floats(0, 3), st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_a_larger_scale_contains_a_smaller_one(
     trace: WorkloadTrace, one: float, other: float, seed: int
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_larger_scale_contains_a_smaller_one(
 
 
 @given(traces(), st.integers(0, 3), st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_whole_scales_keep_the_hours(trace: WorkloadTrace, scale: int, seed: int) -> None:
     """Of pods without a controller: the first pod of a unit determines the hour."""
 

@@ -28,6 +28,7 @@ from asched.simulator.trace import (
 )
 from tests.audit.recording import REGISTRY
 from tests.planning.journals import SCENARIO
+from tests.run_size import examples
 
 TRACE = expand(read_scenario(SCENARIO), "default-scheduler")
 
@@ -100,7 +101,7 @@ def test_unknown_and_taken_nodes() -> None:
 
 
 @given(st.integers(0, 50), st.floats(0.1, 20), st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_presence_of_spot_nodes(seed: int, per_hour: float, returns: bool, notice: bool) -> None:
     """A node is removed only while it is present, and comes back only while it is absent, with
     another uid; without a return it vanishes once."""

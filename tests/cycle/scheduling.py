@@ -16,7 +16,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.group_records import PodGroupAttempted
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
-from asched.testing.invariants import check
+from asched.testing.invariants import InvariantChecker
 from tests.state.profiles import loader, profile_of
 
 BACKOFF_RESPECTED = FeatureGates(scheduler_pop_from_backoff_q=False)
@@ -33,6 +33,7 @@ class Scheduling:
         gates: FeatureGates = DEFAULT_FEATURE_GATES,
     ) -> None:
         self.records: list[r.AnyRecord] = []
+        self._invariants = InvariantChecker()
         self.fold = Fold(ClusterState(), loader(*plugins))
         self.state = self.fold.state
         self.decider = Decider(self.state)
@@ -44,7 +45,7 @@ class Scheduling:
     def apply(self, record: r.AnyRecord) -> None:
         self.records.append(record)
         self.fold.apply(record)
-        check(self.state)
+        self._invariants.check(self.state)
 
     def see(self, *objects: AnyObject) -> None:
         for item in objects:

@@ -28,6 +28,7 @@ from asched.model.workloads import Service, ServiceSpec
 from asched.state.records import ObjectObserved
 from tests.cycle.default_profile import default_fold, default_profiles
 from tests.plugins import affinity_clusters, clusters
+from tests.run_size import examples
 
 _replace = msgspec.structs.replace
 
@@ -150,7 +151,6 @@ def _inspection(drawn: Drawn) -> Inspection:
     return inspect(fold.state, profile, PodInfo(drawn.pod))
 
 
-@settings(max_examples=60, deadline=None)
 @given(drawn=drawn_clusters())
 def test_normalized_scores_are_in_range(drawn: Drawn) -> None:
     inspection = _inspection(drawn)
@@ -168,7 +168,7 @@ def test_normalized_scores_are_in_range(drawn: Drawn) -> None:
 def test_every_scorer_distinguishes_nodes_in_drawn_clusters() -> None:
     told_apart: set[str] = set()
 
-    @settings(max_examples=120, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples(120), derandomize=True, database=None)
     @given(drawn=drawn_clusters())
     def look(drawn: Drawn) -> None:
         for plugin, scoring in _inspection(drawn).scores.items():

@@ -21,6 +21,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from tests.cycle.plugins import FewPods, RoomForAll
 from tests.cycle.scheduling import Scheduling
+from tests.run_size import examples
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
@@ -139,7 +140,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(steps=steps, plugins=st.sampled_from(SETS), priority=st.sampled_from((0, 5)))
 def test_decisions_do_not_depend_on_cache(
     steps: list[tuple[object, ...]], plugins: tuple[type[Plugin], ...], priority: int

@@ -25,6 +25,7 @@ from asched.testing.invariants import check
 from tests.cycle.default_profile import installed
 from tests.cycle.drawn_clusters import BATCH, DrawnCluster
 from tests.framework.decoding import decode_configuration
+from tests.run_size import examples
 from tests.state.description import describe
 
 _encode = msgspec.json.Encoder().encode
@@ -129,7 +130,7 @@ class Run:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 def test_restored_state_leads_to_the_same_decisions(seed: int) -> None:
     run = Run(Random(seed))
     run.go_on(STEPS)

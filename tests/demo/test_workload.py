@@ -13,6 +13,7 @@ from asched.cli.demo import MIN_NODES
 from asched.cli.demo.runner import JournalCounts
 from asched.cli.demo.workload import GPU, DemoWorkload, Pool, build, most_pods, pools
 from asched.model.quantity import NS_PER_S, milli_value, value
+from tests.run_size import examples
 
 SIZES = st.integers(MIN_NODES, 400).flatmap(
     lambda nodes: st.tuples(st.just(nodes), st.integers(1, min(4000, most_pods(nodes))))
@@ -43,7 +44,7 @@ def pool_of(pod: dict[str, Any], workload: DemoWorkload) -> Pool:
     return next(pool for pool in workload.pools if pool.name == name)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(SIZES, st.integers(0, 1000))
 def test_feasible_pods_leave_free_resources_in_every_pool(size: tuple[int, int], seed: int) -> None:
     nodes, pods = size

@@ -16,6 +16,7 @@ from asched.model.resources import Resource, decode
 from asched.model.workloads import PriorityClass
 from asched.state.records import Assigned
 from tests.audit.recording import REGISTRY, Recording, node, pod
+from tests.run_size import examples
 
 Object = dict[str, Any]
 
@@ -53,7 +54,7 @@ def created(recording: Recording, count: int, cpu: int) -> list[str]:
     return [one.node for one in made if isinstance(one, Assigned) and one.uid.startswith("fit-")]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(CPUS, min_size=1, max_size=5), st.lists(CPUS, max_size=4), st.integers(1, 6), CPUS)
 async def test_copies_get_the_nodes_of_real_decisions(
     nodes: list[int], running: list[int], count: int, cpu: int
@@ -68,7 +69,7 @@ async def test_copies_get_the_nodes_of_real_decisions(
     assert found.fits == (len(expected) == count)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(CPUS, min_size=1, max_size=5), st.lists(CPUS, max_size=4), CPUS)
 async def test_max_is_the_largest_number_that_fits(
     nodes: list[int], running: list[int], cpu: int

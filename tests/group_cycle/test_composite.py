@@ -45,6 +45,7 @@ from tests.group_cycle.groups import (
     victims,
 )
 from tests.plugins.gangs import bind, check_replay, gang_pods, member, placed, settle
+from tests.run_size import examples
 from tests.state.objects import a_node, a_pod, bound
 from tests.state.profiles import loader
 
@@ -643,7 +644,7 @@ def children(draw: st.DrawFn) -> list[Child]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     children(),
     st.lists(st.integers(0, 3), min_size=1, max_size=8),

@@ -15,6 +15,7 @@ from asched.state.session_records import PodGroupStatusDecided
 from tests.group_cycle.groups import PLUGINS, GroupScheduling, messages
 from tests.group_cycle.test_composite import child, composite, cores, headers
 from tests.plugins.gangs import check_replay, gang_pods, placed, settle
+from tests.run_size import examples
 from tests.state.objects import a_node
 
 
@@ -117,7 +118,7 @@ def test_tree_of_ten_thousand_pods_is_tried_in_part() -> None:
     assert len(s.state.queue.active) == 9_950
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=4),
     min_groups=st.integers(1, 4),

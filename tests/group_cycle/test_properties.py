@@ -17,6 +17,7 @@ from asched.state import records as r
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from tests.group_cycle.groups import PLUGINS, RACK, GroupScheduling, a_group, outcomes, victims
 from tests.plugins.gangs import bind, check_replay, member, settle
+from tests.run_size import examples
 from tests.state.objects import a_node, a_pod, bound
 
 _replace = msgspec.structs.replace
@@ -176,7 +177,7 @@ def rounds(s: GroupScheduling, plans: list[Plan]) -> Iterator[tuple[r.Decision, 
     raise AssertionError("decisions repeat endlessly at one time")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(worlds(), st.integers(0, 20))
 def test_no_group_is_started_below_its_minimum_or_outside_its_domain(
     world: World, checkpoint_at: int
@@ -205,7 +206,7 @@ def test_no_group_is_started_below_its_minimum_or_outside_its_domain(
     check_replay(s, *PLUGINS, checkpoint_at=checkpoint_at)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(worlds(most=1))
 def test_victims_make_room_for_the_group(world: World) -> None:
     """Once the victims are gone and nothing else happened, the group runs."""

@@ -49,6 +49,7 @@ from tests.plugins.gangs import (
     placed,
     settle,
 )
+from tests.run_size import examples
 from tests.state.objects import a_node, a_pod, bound
 
 BLOCK, LINK = "example.com/block", "example.com/nvlink"
@@ -310,7 +311,7 @@ def test_preferred_group_preempts_in_the_narrowest_domain_of_equal_cost() -> Non
 _changes = st.tuples(st.sampled_from(["label", "no labels", "delete"]), st.integers(0, 5))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(steps=st.lists(st.tuples(_changes, st.sampled_from(["r0", "r1", "r2", ""])), max_size=12))
 def test_kept_placements_are_those_of_the_nodes_now(
     steps: list[tuple[tuple[str, int], str]],

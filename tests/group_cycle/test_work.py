@@ -133,7 +133,7 @@ def test_members_that_fit_before_are_tried_once_a_part_is_scheduled(
 def test_large_group_evicts_for_its_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
     s = Limited(group_preemption=True)
     with_victims(s, 4)
-    s.see(a_group("a", 2, priority=50), *gang_pods("a", 400, cpu="4", priority=50))
+    s.see(a_group("a", 2, priority=50), *gang_pods("a", 100, cpu="4", priority=50))
     one_pass = CycleWork(s.state, work_members(s).pending).pass_steps(work_members(s).pending)
     monkeypatch.setattr(work, "MAX_STEPS", one_pass - 1)
     decisions = s.next()
@@ -142,7 +142,7 @@ def test_large_group_evicts_for_its_minimum(monkeypatch: pytest.MonkeyPatch) -> 
     # The members that were not tried wait, too, by one round of decisions.
     waits = s.next()
     assert outcomes(waits) == [GroupOutcome.WAITING]
-    assert len(messages(decisions)) + len(messages(waits)) == 400
+    assert len(messages(decisions)) + len(messages(waits)) == 100
     assert s.next() == ()
     s.evict()
     settle(s, 2)

@@ -19,6 +19,7 @@ from asched.state.records import AnyRecord
 from tests.journal.conftest import OpenStore
 from tests.journal.samples import mixed, turn, verified_head
 from tests.journal.strategies import records
+from tests.run_size import examples
 
 
 async def everything(store: JournalStore) -> list[AnyRecord]:
@@ -294,7 +295,7 @@ async def test_reopened_journal_has_all_data(open_store: OpenStore) -> None:
 
 @given(st.lists(st.lists(records(), min_size=1, max_size=4), min_size=1, max_size=4))
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.apiserver.cluster import EmbeddedCluster
@@ -120,7 +120,6 @@ class History:
 
 
 @given(history=steps, seed=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
 async def test_sink_converges_to_server_state(history: list[Step], seed: int) -> None:
     clock, view = ManualClock(), View()
     server = ApiServer(EmbeddedCluster(seed=seed))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -64,7 +64,6 @@ def best(nodes: list[tuple[int, int]], pods: list[tuple[int, int]]) -> tuple[int
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     nodes=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 6)), min_size=1, max_size=3),
     pods=st.lists(amounts, min_size=1, max_size=5),

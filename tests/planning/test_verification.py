@@ -24,6 +24,7 @@ from asched.state.records import DECISIONS, AnyRecord, Assigned, TurnStarted
 from tests.audit.recording import REGISTRY
 from tests.audit.test_explain import busy_history
 from tests.planning.journals import stored
+from tests.run_size import examples
 
 WHOLE = 10**9
 
@@ -59,7 +60,7 @@ async def at_once(store: MemoryStore) -> ReplayReport:
     return await in_segments(store, most=1)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 20), every=st.integers(1, 40), most=st.integers(2, 60))
 async def test_segments_agree_with_one_replay(seed: int, every: int, most: int) -> None:
     store = await stored(busy_history(Random(seed)).records)
@@ -91,7 +92,7 @@ def altered(records: Sequence[AnyRecord], random: Random) -> list[AnyRecord]:
     return changed
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 40), every=st.integers(1, 30), most=st.integers(2, 60))
 async def test_segments_find_the_first_divergence(seed: int, every: int, most: int) -> None:
     random = Random(seed)

@@ -27,6 +27,7 @@ from tests.plugins.gangs import (
     settle,
     waiting,
 )
+from tests.run_size import examples
 from tests.state.objects import a_node, a_pod, bound
 
 MEMORY = {"memory": "64Gi", "pods": "110"}
@@ -145,7 +146,7 @@ def _asked(pod: Pod) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("plugins", [GANGS, INTERLEAVED], ids=["GangSort", "PrioritySort"])
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(run=runs, cut=st.integers(0, 50))
 def test_gang_is_scheduled_completely_or_not_at_all(
     plugins: Sequence[type[Plugin]], run: Run, cut: int
@@ -165,7 +166,7 @@ def test_gang_is_scheduled_completely_or_not_at_all(
     check_replay(scheduling, *plugins, checkpoint_at=cut)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(run=runs, cut=st.integers(0, 50))
 def test_no_pod_waits_at_permit_in_the_end(run: Run, cut: int) -> None:
     """Includes preemption between gangs and failing bindings."""
@@ -245,7 +246,7 @@ def test_gangs_that_once_took_turns(
 
 
 @pytest.mark.parametrize("plugins", [GANGS, INTERLEAVED], ids=["GangSort", "PrioritySort"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(
     gangs=unlike_gangs(),
     rooms=st.lists(st.integers(1, 4), min_size=1, max_size=4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from asched.cycle import decide
 from asched.framework.interface import Plugin
@@ -118,7 +118,6 @@ def test_answers_are_decided_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert messages.pop().startswith("rejected due to timeout")
 
 
-@settings(max_examples=60)
 @given(run=runs)
 def test_partial_review_decides_as_a_complete_one(run: Run) -> None:
     made = []

@@ -15,6 +15,7 @@ from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord
+from tests.run_size import run_share
 
 Object = dict[str, Any]
 STEP_S = 0.001
@@ -111,6 +112,15 @@ class TapeWriter:
             for line in self.lines:
                 out.write(json.dumps(line) + "\n")
         return path
+
+
+def recorded_churn(shared_dir: Path, folder: Path) -> Path:
+    """The recording of a real kube-scheduler, or its first third in a fast run."""
+    whole = shared_dir / "tapes" / "churn-24.jsonl.gz"
+    lines = gzip.decompress(whole.read_bytes()).splitlines(keepends=True)
+    path = folder / whole.name
+    path.write_bytes(gzip.compress(b"".join(lines[: run_share(len(lines))])))
+    return path
 
 
 def play(

@@ -18,7 +18,8 @@ from asched.daemon.shadow.follower import UncomparedPod
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained
-from tests.shadow.tapes import TapeWriter, play
+from tests.run_size import run_share
+from tests.shadow.tapes import TapeWriter, play, recorded_churn
 
 NO_ROOM = (
     "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: "
@@ -338,10 +339,10 @@ def test_invalid_tape_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-def test_recorded_churn_agrees(shared_dir: Path) -> None:
-    _, found = play(shared_dir / "tapes" / "churn-24.jsonl.gz")
-    assert found.bindings.compared > 300
-    assert found.messages.compared > 2000
+def test_recorded_churn_agrees(shared_dir: Path, tmp_path: Path) -> None:
+    _, found = play(recorded_churn(shared_dir, tmp_path))
+    assert found.bindings.compared > run_share(300)
+    assert found.messages.compared > run_share(1500)
     assert found.bindings.share is not None
     assert found.bindings.share >= 0.95
     assert found.messages.share is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.audit.replay import ReplayVerifier
@@ -60,7 +60,6 @@ paces = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(events(), paces, st.none() | st.integers(1, 600), st.integers(0, 3))
 def test_random_traces_account_for_all_pods_and_capacity(
     history: list[TraceEvent], latencies: Latencies, end_s: int | None, seed: int

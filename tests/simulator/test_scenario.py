@@ -28,6 +28,7 @@ from asched.simulator.trace import (
     WorkloadTrace,
 )
 from tests.cycle.default_profile import default_profiles, installed
+from tests.run_size import examples
 from tests.simulator.simulate import BEGIN_NS, account
 
 Document = dict[str, Any]
@@ -361,7 +362,7 @@ _events = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(_groups, _events, st.integers(0, 5), st.none() | _durations)
 def test_random_scenarios_are_reproducible(
     groups: list[Document], events: list[Document], seed: int, duration: str | None

@@ -11,7 +11,7 @@ from asched.model.node import Taint
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.waiting_pods import WaitingPodState
-from asched.testing.invariants import check
+from asched.testing.invariants import InvariantChecker, check
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, a_fold
 
@@ -89,7 +89,10 @@ def _missing_image(state: ClusterState) -> None:
         (_missing_image, "images differ from the nodes"),
     ],
 )
-def test_violation_is_reported(breach: Callable[[ClusterState], None], message: str) -> None:
+@pytest.mark.parametrize("check", [check, InvariantChecker().check], ids=["once", "each record"])
+def test_violation_is_reported(
+    check: Callable[[ClusterState], None], breach: Callable[[ClusterState], None], message: str
+) -> None:
     fold = a_fold(*DEFAULT)
     marked = a_node("n0", labels={"zone": "a"}, taints=(Taint(key="x"),), images={"app:v1": 9})
     for item in (marked, a_pod("placed", on="n0"), a_pod("pending")):

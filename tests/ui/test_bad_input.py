@@ -6,11 +6,13 @@ import html
 import re
 import shutil
 import sqlite3
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from asched.journal import archive as archiving
@@ -40,6 +42,18 @@ async def record(url: str) -> None:
         await woken_pod().store_in(store)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def reader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """One server for all requests that only read."""
+    folder = tmp_path_factory.mktemp("reader")
+    url = str(folder / "journal.db")
+    await record(url)
+    async with ui_on(url, index_dir=folder / "index") as client:
+        await client.caught_up()
+        yield client
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("path", "query", "status", "error"),
     [
@@ -65,11 +79,9 @@ async def record(url: str) -> None:
     ],
 )  # fmt: skip
 async def test_bad_request(
-    journal: str, path: str, query: dict[str, str], status: int, error: str
+    reader: Client, path: str, query: dict[str, str], status: int, error: str
 ) -> None:
-    async with ui_on(journal) as client:
-        await client.caught_up()
-        found, text, _ = await client.fails(path, **query)
+    found, text, _ = await reader.fails(path, **query)
     assert found == status
     assert text.startswith(error)
 

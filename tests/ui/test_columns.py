@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.model.node import Node
@@ -73,7 +73,6 @@ def _record(steps: list[tuple[str, int]]) -> _Followed:
     return recording
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_columns_equal_the_fold_after_every_record(steps: list[tuple[str, int]]) -> None:
     recording = _record(steps)

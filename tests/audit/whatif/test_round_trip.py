@@ -15,6 +15,7 @@ from asched.simulator.trace import ObjectRemoved, TraceEvent, WorkloadRun
 from asched.state.records import AnyRecord
 from tests.audit.recording import REGISTRY
 from tests.audit.whatif.histories import owned, period, simulated, store_by_turns
+from tests.run_size import examples
 from tests.simulator.simulate import at, comes, has, node, pod
 from tests.simulator.simulate import simulated as simulated_from
 from tests.simulator.test_sessions import Held, pods
@@ -60,7 +61,7 @@ def placements(run: WorkloadRun) -> dict[str, list[tuple[str, int, int | None, i
     }
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(events(), st.integers(0, 3))
 async def test_extracted_trace_reproduces_the_simulation(
     history: list[TraceEvent], seed: int

@@ -178,6 +178,8 @@ class Chromium:
             viewport=ViewportSize(width=screen.width_px, height=screen.height_px),
             color_scheme="dark" if screen.dark else "light",
             timezone_id="Asia/Kolkata",
+            # An endless animation is drawn 60 times a second by the CPU, in every kept page.
+            reduced_motion="reduce",
         )
         return await context.new_page()
 

@@ -15,6 +15,7 @@ from asched.journal.opening import open_journal
 from asched.model.groups import PodGroup
 from asched.model.resources import GroupResource, decode
 from tests.audit.recording import Recording, node, pod
+from tests.run_size import sample
 from tests.ui.browser.browsing import PHONE, Chromium, Screen, browsing
 from tests.ui.group_scenario import SCENARIO, after, native, pods, record
 from tests.ui.serving import cli
@@ -322,7 +323,7 @@ async def test_no_serious_violation_of_accessibility(
 ) -> None:
     found = {}
     async with browsing(chromium, group_journal) as (tab, _):
-        for path in PAGES:
+        for path in sample(PAGES):
             await tab.open(path)
             violations = await tab.violations_in_both_schemes()
             if violations:

@@ -10,6 +10,7 @@ from playwright.async_api import expect
 
 from asched.journal.opening import open_journal
 from tests.audit.recording import Recording, node, pod
+from tests.run_size import sample
 from tests.ui.browser.browsing import Chromium, Screen, browsing
 from tests.ui.serving import pod_path
 
@@ -80,7 +81,7 @@ async def test_hostile_node_is_text_in_the_cluster(
 async def test_no_serious_violation_of_accessibility(chromium: Chromium, demo_journal: str) -> None:
     found = {}
     async with browsing(chromium, demo_journal) as (tab, _):
-        for path in PAGES:
+        for path in sample(PAGES):
             await tab.open(path)
             violations = await tab.violations_in_both_schemes()
             if violations:
