@@ -38,7 +38,7 @@ test: lint types contracts audit  ## run everything that CI runs: style, types, 
 	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 	@$(BIN)/python -m pytest -c plugins/asched-optimal/pyproject.toml plugins/asched-optimal/tests
 
-test-thorough: $(STAMP)  ## run the tests with all examples, recorded cases and long runs, where `make test` takes a part
+test-thorough: $(STAMP)  ## run the tests with all examples and long runs, where `make test` takes a part
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 fuzz: $(STAMP)  ## run the property tests with new random examples

@@ -14,7 +14,6 @@ import pytest
 from asched.config.registry import PluginRegistry
 from tests.conformance.__main__ import main
 from tests.conformance.runner import CaseResult, results, topics_in
-from tests.run_size import sample
 
 CASES = Path(__file__).parent / "cases"
 
@@ -27,14 +26,14 @@ def assert_all_agree(found: Iterable[CaseResult]) -> None:
 
 
 def recorded(directory: Path) -> list[CaseResult]:
-    """The results of this run's share of the recorded documents of each topic."""
+    """The results of all recorded documents."""
     registry = PluginRegistry.discover()
     topics = topics_in(directory)
     assert topics
     return [
         result
         for topic, paths in topics.items()
-        for result in results(topic, sample(paths), registry)
+        for result in results(topic, paths, registry)
     ]
 
 
