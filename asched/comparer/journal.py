@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 
 from asched.comparer.comparer import ComparisonCounts
-from asched.comparer.contents import content_differences
+from asched.comparer.contents import StateDifference, content_differences
 from asched.framework.runtime.profile import PluginLoader, ProfileError
 from asched.journal.checkpoints import apply_stored, nearest
 from asched.journal.errors import ArchivedError, JournalError
@@ -77,6 +77,8 @@ class JournalComparer:
         slice_records: int,
     ) -> None:
         self.counts = ComparisonCounts()
+        self.differences: tuple[StateDifference, ...] = ()
+        """Of the last comparison."""
         self._journal = journal
         self._load = load
         self._runtime = runtime
@@ -90,6 +92,7 @@ class JournalComparer:
 
     async def compare(self) -> None:
         """Compare once. A difference is logged and counted; a restart repairs it."""
+        self.differences = ()
         try:
             await self._compare()
         except (JournalError, ProfileError) as error:
@@ -110,9 +113,10 @@ class JournalComparer:
         folded = await self._encoded(encode(fold.state))
         if live == folded:
             return
-        found = await self._runtime.run_in_thread(partial(content_differences, live, folded))
-        self.counts.differences += len(found)
-        for difference in found:
+        compute = partial(content_differences, live, folded)
+        self.differences = await self._runtime.run_in_thread(compute)
+        self.counts.differences += len(self.differences)
+        for difference in self.differences:
             log.error(
                 DIFFERS,
                 part=difference.part,
