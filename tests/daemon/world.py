@@ -210,11 +210,20 @@ class World:
         *plugins: type[Plugin],
         metrics: Metrics | None = None,
         runtime: Runtime | None = None,
+        compare_at_end: bool = True,
     ) -> AsyncIterator[Daemon]:
-        """Run a daemon in this process, with the journal of this world."""
+        """Run a daemon in this process, with the journal of this world. ``compare_at_end`` as for
+        :meth:`daemon_on`."""
         async with (
             open_journal(str(self.journal)) as store,
-            self.daemon_on(store, config, *plugins, metrics=metrics, runtime=runtime) as daemon,
+            self.daemon_on(
+                store,
+                config,
+                *plugins,
+                metrics=metrics,
+                runtime=runtime,
+                compare_at_end=compare_at_end,
+            ) as daemon,
         ):
             yield daemon
 
