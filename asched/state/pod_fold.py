@@ -300,12 +300,9 @@ class PodFold:
         """
         state = self._state
         for key, info in sorted(state.nominator.by_node.get(node_name, {}).items()):
-            complete = info.uid in state.evictions.completed_preemptors
-            if (
-                complete
-                and group_of(info.pod) is None
-                and not self._awaits_victims(info, node_name)
-            ):
+            alone = group_of(info.pod) is None
+            complete = alone and info.uid in state.evictions.completed_preemptors
+            if complete and not self._awaits_victims(info, node_name):
                 state.queue.retry_preemptor(key, state.now_ns)
 
     def _awaits_victims(self, preemptor: PodInfo, node_name: str) -> bool:

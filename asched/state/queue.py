@@ -338,7 +338,8 @@ class SchedulingQueue:
         pod = self.find_queued(key)
         if pod is not None and key not in self._active.pods:
             self._remove_from_queues(key)
-            pod.timestamp_ns = pod.added_at_ns
+            # Pods that were added in the same turn have the same time.
+            pod.timestamp_ns = pod.added_at_ns - 1
             self._activate_or_gate(pod, now_ns, FORCE_ACTIVATE)
 
     def sort_again(self, key: str, now_ns: int) -> None:
