@@ -41,6 +41,12 @@ def preempting_core() -> tuple[HostileCore, Rejected]:
     return core, first
 
 
+def nominated(preemptor: Rejected) -> int:
+    """The number of the node that the preemptor is nominated to."""
+    assert preemptor.nominated_node is not None
+    return int(preemptor.nominated_node.removeprefix("n"))
+
+
 def terminating(pod: Json) -> Json:
     changed: dict[str, Any] = deepcopy(pod)
     changed["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:30Z"}
@@ -50,7 +56,7 @@ def terminating(pod: Json) -> Json:
 
 def test_preemptor_precedes_those_that_came_later() -> None:
     core, first = preempting_core()
-    one, two = victims(int(first.nominated_node.removeprefix("n")))
+    one, two = victims(nominated(first))
     for pod in (one, two):
         core.see(Resource.PODS, terminating(pod))
     core.delete(Resource.PODS, terminating(one))
@@ -69,7 +75,7 @@ def test_pod_of_higher_priority_still_precedes_the_preemptor() -> None:
     core, first = preempting_core()
     urgent = plain_preemptor(NODES, 0)
     urgent["spec"]["priority"] = 20
-    for pod in victims(int(first.nominated_node.removeprefix("n"))):
+    for pod in victims(nominated(first)):
         core.see(Resource.PODS, terminating(pod))
         core.delete(Resource.PODS, terminating(pod))
     assert first.key in core.state.queue.active
