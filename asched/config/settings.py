@@ -194,6 +194,20 @@ class EventSettings(Section, frozen=True):
     """Limit for queued Events; above it the oldest are dropped and counted."""
 
 
+class ComparerSettings(Section, frozen=True):
+    """The comparison of the live state with the cluster and with the journal."""
+
+    enabled: bool = False
+    """Compare in the background. Needs the memory of a second state."""
+    interval: timedelta = timedelta(minutes=10)
+    """From the end of a comparison to the start of the next."""
+    slice_objects: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
+    """Objects or records that are compared before other tasks run; also the size of a page."""
+
+    def __post_init__(self) -> None:
+        _require_positive(interval=self.interval)
+
+
 class TracingSettings(Section, frozen=True):
     """OpenTelemetry traces, exported according to OpenTelemetry's environment variables."""
 
@@ -244,6 +258,7 @@ class AschedConfiguration(Section, frozen=True):
     engine: EngineSettings = EngineSettings()
     log: LogSettings = LogSettings()
     events: EventSettings = EventSettings()
+    comparer: ComparerSettings = ComparerSettings()
     tracing: TracingSettings = TracingSettings()
     leader_election: AschedLeaderElection | None = None
     """Overrides that of a KubeSchedulerConfiguration."""

@@ -118,9 +118,13 @@ class HeldUpdates:
         namespaces, self._newly_limited = self._newly_limited, []
         return namespaces
 
+    def holds(self, resource: WatchedResource, key: str) -> bool:
+        """Whether a form of the object is held back."""
+        return _ObjectRef(resource, key) in self.by_namespace.get(_namespace(key), {})
+
     def discard(self, resource: WatchedResource, key: str) -> Upserted | None:
         """Remove and return the held form of an object, if there is one."""
-        ref, namespace = _ObjectRef(resource, key), key.rpartition("/")[0]
+        ref, namespace = _ObjectRef(resource, key), _namespace(key)
         held = self.by_namespace.get(namespace)
         if held is None or ref not in held:
             return None
@@ -153,6 +157,11 @@ class HeldUpdates:
 
 UPDATES: Final = frozenset({r.PodUpdated, r.ObjectObserved})
 """The types of records that may be held back."""
+
+
+def _namespace(key: str) -> str:
+    """Of ``namespace/name``; the key of a custom resource begins with its definition."""
+    return key.rpartition("/")[0].rpartition("/")[2]
 
 
 def _ref(change: Upserted) -> _ObjectRef:

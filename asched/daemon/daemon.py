@@ -14,6 +14,9 @@ from anyio.abc import TaskGroup
 
 from asched import __version__
 from asched.batch.registry import SessionRegistry
+from asched.comparer.cluster import ClusterComparer
+from asched.comparer.comparer import compare_periodically
+from asched.comparer.journal import JournalComparer
 from asched.config.file import Configuration
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import EffectDispatcher
@@ -181,6 +184,8 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
         running.start_soon(_run_engine, daemon.engine, running.cancel_scope, controller)
         context = parts.context
         running.start_soon(watch_journal, context.journal, context.runtime.clock, daemon.engine)
+        if context.configuration.settings.comparer.enabled:
+            running.start_soon(_compare, context, daemon)
         if controller is not None and parts.standby:
             running.start_soon(controller.acquire, parts.context.client, daemon.watch)
         try:
@@ -195,6 +200,30 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
         await _write_last_checkpoint(parts.checkpoints)
     if daemon.events is not None:
         await daemon.events.stop(EVENT_FLUSH_S)
+
+
+async def _compare(context: DaemonContext, daemon: Daemon) -> None:
+    """Compare the state in the background once everything was listed."""
+    settings, clock = context.configuration.settings.comparer, context.runtime.clock
+    cluster = ClusterComparer(
+        context.client,
+        clock,
+        daemon.cluster,
+        daemon.engine,
+        lambda: daemon.watch.reflectors,
+        settings.slice_objects,
+    )
+    journal = JournalComparer(
+        context.journal,
+        context.registry.load,
+        context.runtime,
+        daemon.cluster,
+        daemon.engine,
+        settings.slice_objects,
+    )
+    context.metrics.watch_comparisons({"cluster": cluster.counts, "journal": journal.counts})
+    await daemon.synced.wait()
+    await compare_periodically([cluster, journal], clock, settings.interval.total_seconds())
 
 
 async def _sign_last_head(parts: _Parts, engine: Engine) -> None:

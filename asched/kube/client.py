@@ -204,6 +204,8 @@ class RequestOptions(NamedTuple):
     """For each attempt."""
     should_retry: Callable[[], bool] = always
     """Called before each repetition."""
+    urgent: bool = False
+    """As :attr:`ApiRequest.urgent`: the request ends work that others wait for."""
 
 
 _DEFAULT_OPTIONS = RequestOptions()
@@ -284,7 +286,9 @@ class ApiClient:
         policy = options.retry or self._retry
         repeatable = method == "GET" if options.idempotent is None else options.idempotent
         backoff: Backoff | None = None
-        request = ApiRequest(method, path, params, content_type, body, options.timeout_s)
+        request = ApiRequest(
+            method, path, params, content_type, body, options.timeout_s, urgent=options.urgent
+        )
         for attempts_left in range(policy.attempts - 1, -1, -1):
             try:
                 return await self._send(request)

@@ -112,7 +112,12 @@ class HttpTransport(Transport):
             return await (await self.open(credentials, request)).read_all()
         route = self._route_of(credentials)
         (response,) = await self._pool.exchange(
-            route.endpoint, route.request(request), 1, request.timeout_s, request.may_send
+            route.endpoint,
+            route.request(request),
+            1,
+            request.timeout_s,
+            request.may_send,
+            urgent=request.urgent,
         )
         return response
 

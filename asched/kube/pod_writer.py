@@ -16,7 +16,6 @@ from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.transport import always
 from asched.kube.write_outcomes import (
-    IDEMPOTENT,
     BindOutcome,
     BoundElsewhere,
     ObjectGone,
@@ -91,6 +90,7 @@ class _PodState(msgspec.Struct, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
+_URGENT_DELETE = RequestOptions(idempotent=True, urgent=True)
 _encode = msgspec.json.Encoder().encode
 _pod_state_decoder = msgspec.json.Decoder(_PodState)
 
@@ -121,7 +121,7 @@ class PodWriter:
                 "POST",
                 f"{pod.path}/binding",
                 body=_encode(binding),
-                options=RequestOptions(should_retry=should_retry),
+                options=RequestOptions(should_retry=should_retry, urgent=True),
             )
         except ApiError as error:
             if error.status == 404:
@@ -215,7 +215,9 @@ class PodWriter:
         }
         body = _encode(options)
         try:
-            await self._client.request("DELETE", victim.path, body=body, options=IDEMPOTENT)
+            # It is the second half of an eviction: the preemptor waits for it, and not for the
+            # first halves of later ones.
+            await self._client.request("DELETE", victim.path, body=body, options=_URGENT_DELETE)
         except (ApiError, NoResponseError) as error:
             return WriteSucceeded() if is_gone(error) else outcome_of(error)
         return WriteSucceeded()

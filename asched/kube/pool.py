@@ -239,6 +239,11 @@ class _Connection(asyncio.Protocol):
         self._pool.lost(self)
 
 
+_Line = deque[asyncio.Future[_Connection | None]]
+_MAX_URGENT_IN_ROW = 3
+"""So urgent requests delay others, and never stop them."""
+
+
 class ConnectionPool:
     """At most ``limit`` connections to the latest request's endpoint, in one event loop."""
 
@@ -252,8 +257,11 @@ class ConnectionPool:
         self._endpoint: Endpoint | None = None
         self._idle: list[_Connection] = []
         """The most recently used one is last, and taken first."""
-        self._waiters: deque[asyncio.Future[_Connection | None]] = deque()
+        self._waiters: _Line = deque()
         """Requests that wait for a connection; None as result: there is room for a new one."""
+        self._urgent_waiters: _Line = deque()
+        self._urgent_in_row = 0
+        """Urgent requests that got a connection since one of the others did."""
         self._connections: set[_Connection] = set()
         self._connecting = 0
 
@@ -269,10 +277,13 @@ class ConnectionPool:
         expected: int,
         timeout_s: float,
         may_send: Callable[[], bool] = always,
+        *,
+        urgent: bool = False,
     ) -> list[HttpResponse]:
         """Send ``expected`` complete requests at once and return their responses in order
         (pipelining, RFC 9112, 9.3.2).
 
+        ``urgent`` requests get a free connection before others, apart from each fourth one.
         ``timeout_s`` includes the wait for a free connection. After such a wait ``may_send`` is
         called again, because a lease may have run out. Raises NoResponseError, also if only some
         requests have a response.
@@ -280,7 +291,8 @@ class ConnectionPool:
         connection = self._take(endpoint)
         if connection is None:
             ends_s = self.loop.time() + timeout_s
-            connection = await self._wait_for_one(endpoint, ends_s)
+            line = self._urgent_waiters if urgent else self._waiters
+            connection = await self._wait_for_one(endpoint, ends_s, line)
             timeout_s = ends_s - self.loop.time()
             late = timeout_s <= 0
             if late or not may_send():
@@ -337,18 +349,21 @@ class ConnectionPool:
             self._idle.pop(0).abort()
 
     def _give(self, connection: _Connection | None) -> bool:
-        """Wake the longest waiter. Returns False if there is none."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
+        """Wake the longest waiter of the line whose turn it is. Returns False if there is none."""
+        while self._waiters or self._urgent_waiters:
+            urgent = not self._waiters or self._urgent_in_row < _MAX_URGENT_IN_ROW
+            urgent = urgent and bool(self._urgent_waiters)
+            waiter = (self._urgent_waiters if urgent else self._waiters).popleft()
             if not waiter.done():
+                self._urgent_in_row = self._urgent_in_row + 1 if urgent else 0
                 waiter.set_result(connection)
                 return True
         return False
 
-    async def _wait_for_one(self, endpoint: Endpoint, ends_s: float) -> _Connection:
+    async def _wait_for_one(self, endpoint: Endpoint, ends_s: float, line: _Line) -> _Connection:
         try:
             while len(self._connections) + self._connecting >= self._limit:
-                connection = await self._wait_in_line(ends_s)
+                connection = await self._wait_in_line(ends_s, line)
                 if connection is not None and connection.usable:
                     return connection
             async with asyncio.timeout_at(ends_s):
@@ -358,9 +373,9 @@ class ConnectionPool:
                 f"no connection to {endpoint.address}: {describe(error)}", sent=False
             ) from None
 
-    async def _wait_in_line(self, ends_s: float) -> _Connection | None:
+    async def _wait_in_line(self, ends_s: float, line: _Line) -> _Connection | None:
         waiter: asyncio.Future[_Connection | None] = self.loop.create_future()
-        self._waiters.append(waiter)
+        line.append(waiter)
         timer = self.loop.call_at(ends_s, _time_out, waiter)
         try:
             return await waiter

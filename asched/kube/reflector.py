@@ -156,6 +156,23 @@ class Reflector:
         self.responded = anyio.Event()
         """Set by the first list or open watch since the start or :meth:`restart_watch`."""
 
+    @property
+    def position(self) -> int | None:
+        """Version up to which all changes were delivered; None while a list is due, and for a
+        server whose versions are no numbers. Versions of one resource are comparable (KEP-5504)."""
+        version = self.resource_version
+        return int(version) if version.isdecimal() and not self._relist_requested else None
+
+    @property
+    def path(self) -> str:
+        """Path of the collection in the version that is watched."""
+        return self._served.path
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """Parameters of a list that select the watched objects."""
+        return {"fieldSelector": self.field_selector} if self.field_selector else {}
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Reports as started after the first attempt to list, successful or not."""
         started = False
@@ -209,7 +226,7 @@ class Reflector:
         """Fetch all pages and deliver them as one list."""
         self.counts.lists += 1
         relist_count = self.relist_count
-        found = await self._lists.fetch(self._served.path, self._selector())
+        found = await self._lists.fetch(self._served.path, self.selector)
         listed = Listed(
             self.resource,
             tuple(found.objects),
@@ -226,14 +243,11 @@ class Reflector:
         self._problems.list.resolved()
         await self._sink.wait_for_capacity()
 
-    def _selector(self) -> dict[str, str]:
-        return {"fieldSelector": self.field_selector} if self.field_selector else {}
-
     async def _watch(self) -> float:
         """Watch until the stream ends. Raises the error that ended it if there was no progress."""
         self.counts.watches += 1
         timeout_s = self._client.random.randint(*self._settings.watch_timeout_s)
-        params = self._selector() | {
+        params = self.selector | {
             "watch": "1",
             "resourceVersion": self.resource_version,
             "allowWatchBookmarks": "true",

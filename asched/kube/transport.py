@@ -50,6 +50,8 @@ class ApiRequest(NamedTuple):
     timeout_s: float
     may_send: Callable[[], bool] = always
     """Called again after a wait for a connection; nothing is sent if it returns False."""
+    urgent: bool = False
+    """Gets a free connection before requests that wait and are not urgent."""
 
 
 class HttpResponse(NamedTuple):

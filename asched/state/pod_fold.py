@@ -288,6 +288,31 @@ class PodFold:
         released = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
         state.queue.move_on_event(released, state.now_ns)
         self._activate_nominated(node_name)
+        if _was_preempted(pod):
+            self._retry_preemptors(node_name)
+
+    def _retry_preemptors(self, node_name: str) -> None:
+        """Activate the pods nominated to the node for which all victims are gone.
+
+        kube-scheduler retries a preemptor after its backoff and behind all pods of its priority
+        that wait: of many preemptors none is bound before the last one was attempted. Members of
+        gangs follow :meth:`_activate_nominated`.
+        """
+        state = self._state
+        for key, info in sorted(state.nominator.by_node.get(node_name, {}).items()):
+            alone = group_of(info.pod) is None
+            complete = alone and info.uid in state.evictions.completed_preemptors
+            if complete and not self._awaits_victims(info, node_name):
+                state.queue.retry_preemptor(key, state.now_ns)
+
+    def _awaits_victims(self, preemptor: PodInfo, node_name: str) -> bool:
+        """Whether a victim of lower priority is still on the node."""
+        nodes = self._state.nodes
+        row = nodes.row_of(node_name)
+        return row is not None and any(
+            other.priority < preemptor.priority and _was_preempted(other.pod)
+            for other in nodes.pods(row)
+        )
 
     def _activate_nominated(self, node_name: str) -> None:
         """A pod left the node: activate the pods nominated there with a gang that waits at
@@ -413,3 +438,11 @@ def _as_if_on(node_name: str, pod: Pod) -> Pod:
         return pod
     replace = msgspec.structs.replace
     return replace(pod, spec=replace(pod.spec, node_name=node_name))
+
+
+def _was_preempted(pod: Pod) -> bool:
+    """Whether a scheduler evicted the pod for another one."""
+    return any(
+        condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
+        for condition in pod.status.conditions
+    )

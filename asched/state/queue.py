@@ -337,6 +337,16 @@ class SchedulingQueue:
             self._remove_from_queues(key)
             self._activate_or_gate(pod, now_ns, FORCE_ACTIVATE)
 
+    def retry_preemptor(self, key: str, now_ns: int) -> None:
+        """All victims of a waiting pod are gone: it is active, without backoff and at its first
+        place, so that pods of its priority that came later do not delay it."""
+        pod = self.find_queued(key)
+        if pod is not None and key not in self._active.pods:
+            self._remove_from_queues(key)
+            # Pods that were added in the same turn have the same time.
+            pod.timestamp_ns = pod.added_at_ns - 1
+            self._activate_or_gate(pod, now_ns, FORCE_ACTIVATE)
+
     def sort_again(self, key: str, now_ns: int) -> None:
         """PreEnqueue and QueueSort may have another answer for a pod that may be scheduled."""
         pod = self._active.pods.get(key)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from asched.core.held_updates import BURST_BYTES, RATE_BYTES_PER_S
 from asched.core.inputs import Deleted, Listed, Upserted
 from asched.core.scheduler import Budget, SchedulerCore
+from asched.model.custom import CustomDefinition, CustomObject, CustomResource
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
-from asched.model.resources import Resource
+from asched.model.resources import Resource, custom_resource
 from asched.model.workloads import Service, ServiceSpec
 from asched.state import records as r
 from tests.core.test_scheduler import START_NS, new_fold, started, upserted
@@ -254,3 +255,25 @@ def test_state_becomes_equal_to_the_cluster(steps: list[tuple[str, int]]) -> Non
     assert {key: entry.info.pod for key, entry in replayed.state.pods.items()} == {
         pod.key: pod for pod in pods.values()
     }
+
+
+def test_custom_resource_is_held_back_and_recorded_later() -> None:
+    flooded = Flooded()
+    resource = custom_resource(Tier)
+    for number in range(MANY):
+        tier = CustomObject(
+            metadata=ObjectMeta(name="t", namespace="default", uid="tier-t"),
+            resource=Tier.definition.name,
+            content={"text": f"{number}-{'x' * 16_000}"},
+        )
+        flooded.turn()
+        flooded.core.observe(Upserted(resource, tier))
+    held = flooded.core.held_updates
+    assert held.holds(resource, tier.key)
+    flooded.turn(seconds=3600)
+    assert not held
+    assert flooded.core.state.object_store.of_kind(CustomObject)[tier.key] == tier
+
+
+class Tier(CustomResource):
+    definition = CustomDefinition("example.com", "v1", "tiers", "Tier", namespaced=True)

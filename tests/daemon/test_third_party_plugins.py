@@ -251,11 +251,12 @@ async def test_reserve_plugins_are_restored_after_restart(tmp_path: Path) -> Non
         + f"---\n{OWN}journal: {{checkpointEvery: 0}}\n"
     )
     async with world(tmp_path, nodes=1) as w:
-        async with w.daemon(config, Ledger, Never):
+        async with w.daemon(config, Ledger, Never, compare_at_end=False):
             w.add_pod("four")
             await w.until(lambda: w.message("four").endswith("at plugin Never"))
         live = list(Ledger.books)
         assert live[:2] == [("reserved", "four", {"slot": 4}), ("unreserved", "four", {"slot": 4})]
         Ledger.books.clear()
-        async with w.daemon(config, Ledger, Never):
+        # A second fold would write to the same books.
+        async with w.daemon(config, Ledger, Never, compare_at_end=False):
             assert Ledger.books[: len(live)] == live

@@ -15,6 +15,7 @@ from asched.apiserver.group_forms import KubernetesVersion
 from asched.apiserver.http import ApiServer
 from asched.apiserver.kubelet import simulated_node
 from asched.apiserver.storage import DELETED, StoreChange
+from asched.comparer.journal import JournalComparer
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
@@ -209,11 +210,20 @@ class World:
         *plugins: type[Plugin],
         metrics: Metrics | None = None,
         runtime: Runtime | None = None,
+        compare_at_end: bool = True,
     ) -> AsyncIterator[Daemon]:
-        """Run a daemon in this process, with the journal of this world."""
+        """Run a daemon in this process, with the journal of this world. ``compare_at_end`` as for
+        :meth:`daemon_on`."""
         async with (
             open_journal(str(self.journal)) as store,
-            self.daemon_on(store, config, *plugins, metrics=metrics, runtime=runtime) as daemon,
+            self.daemon_on(
+                store,
+                config,
+                *plugins,
+                metrics=metrics,
+                runtime=runtime,
+                compare_at_end=compare_at_end,
+            ) as daemon,
         ):
             yield daemon
 
@@ -225,7 +235,9 @@ class World:
         *plugins: type[Plugin],
         metrics: Metrics | None = None,
         runtime: Runtime | None = None,
+        compare_at_end: bool = True,
     ) -> AsyncIterator[Daemon]:
+        """``compare_at_end``: check at the end that the state follows from the journal."""
         registry = registry_with(*plugins)
         configuration = parse(config, "test", registry, empty_is_defaults=True)
         async with (
@@ -242,6 +254,21 @@ class World:
             ) as daemon,
         ):
             yield daemon
+            if compare_at_end:
+                await check_against_journal(daemon, store, registry)
+
+
+async def check_against_journal(
+    daemon: Daemon, store: JournalStore, registry: PluginRegistry
+) -> None:
+    """Check that the state of a daemon follows from its journal. A daemon between two appends, or
+    with a journal that cannot be read, is not checked."""
+    if not daemon.engine.all_committed:
+        return
+    runtime = Runtime.of_this_process()
+    comparer = JournalComparer(store, registry.load, runtime, daemon.cluster, daemon.engine, 1_000)
+    await comparer.compare()
+    assert not comparer.differences
 
 
 def registry_with(*plugins: type[Plugin]) -> PluginRegistry:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from asched.comparer.comparer import ComparisonCounts
 from asched.core.held_updates import HeldUpdates
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.ha.leadership import leader_metrics
@@ -73,6 +74,7 @@ def described() -> dict[str, Described]:
     events: Any = _NoEvents()
     metrics.watch_work(Inbox(), lambda: 0, events)
     metrics.watch_held_updates(HeldUpdates(ClusterState()))
+    metrics.watch_comparisons({"cluster": ComparisonCounts()})
     metrics.watch_journal_file(Path("none"))
     metrics.show(Watchdog(lambda plugin: 1.0).metrics)
     signer = HeadSigner(MemoryStore(), BEGINNING, SystemClock())

@@ -36,6 +36,7 @@ journal: {{checkpointEvery: {every}}}
 engine: {{seed: {seed}, unschedulableFlushInterval: 24h}}
 events: {{enabled: {events}}}
 """
+_COMPARER = "comparer: {enabled: true, interval: 5s, sliceObjects: 3}\n"
 _BATCH = """\
 batch:
   - schedulerName: {name}
@@ -46,6 +47,8 @@ batch:
 _WITH_GROUP_CYCLE = ("TopologyPlacementGenerator", "PodGroupPodsCount")
 _GROUP_CYCLE = (", groupCycle: true", ", groupCycle: true, groupPreemption: true")
 _VARIANTS = 24
+_COMPARING = 0.05
+"""Share of seeds with a comparer, which must find nothing; with lost events it must find them."""
 
 
 @cache
@@ -67,12 +70,13 @@ def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
         sessions=bool(mix.workload.sessions),
         group_cycle=mix.group_cycle > 0
         and (mix.group_cycle >= 1 or chance.random() < mix.group_cycle),
+        compares=mix.watch.lost > 0 or chance.random() < _COMPARING,
     )
 
 
 @cache
 def _variant(
-    number: int, *, gangs: bool, shaky: bool, sessions: bool, group_cycle: bool
+    number: int, *, gangs: bool, shaky: bool, sessions: bool, group_cycle: bool, compares: bool
 ) -> Configuration:
     chance = Random(number)
     switches = [("GangScheduling", gangs), ("Shaky", shaky)]
@@ -90,6 +94,8 @@ def _variant(
         seed=chance.randint(0, 3),
         events="true" if chance.random() < 0.2 else "false",
     )
+    if compares:
+        text += _COMPARER
     if sessions:
         text += _BATCH.format(name=SESSIONS, period=chance.choice(("1s", "5s")))
     return parse(text, "simulated", installed())

@@ -88,6 +88,18 @@ def forgotten_groups(cluster: EmbeddedCluster, state: ClusterState) -> list[str]
     return forgotten
 
 
+def differing_objects(
+    cluster: EmbeddedCluster, configuration: Configuration, state: ClusterState
+) -> list[str]:
+    """Objects that the state has otherwise than the API server, with the record that is missing."""
+    groups = watched_groups(configuration.profiles, configuration.sessions)
+    return [
+        f"{resource.label}: {record}"
+        for resource in in_order_of_listing(groups)
+        for record in observe_list(state, resource, _listed(cluster, resource))
+    ]
+
+
 def _is_served(cluster: EmbeddedCluster) -> bool:
     kind = GroupResource.COMPOSITE_POD_GROUPS.value
     return cluster.api.registry.find(kind.group, kind.version, kind.plural) is not None

@@ -57,6 +57,8 @@ class WatchFaults(msgspec.Struct, frozen=True):
     """A line that is not JSON."""
     split: float = 0.0
     """A chunk arrives in two pieces."""
+    lost: float = 0.0
+    """One event of a chunk never arrives, although the watch continues after it."""
 
 
 class JournalFaults(msgspec.Struct, frozen=True):
@@ -330,6 +332,11 @@ CLASSES: dict[str, Mix] = {
         processes=ProcessFaults(freezes_per_hour=100, crashes_per_hour=75, stops_per_hour=50),
         api=ApiFaults(no_response=0.05, failed_but_executed=0.03, slow=0.03, outages_per_hour=30),
         watch=_SOME_WATCH,
+    ),
+    "lost": Mix(
+        watch=WatchFaults(late=0.2, broken=0.02, lost=0.25),
+        processes=ProcessFaults(crashes_per_hour=25),
+        api=_SOME_API,
     ),
     "storm": Mix(
         api=_API,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from random import Random
@@ -15,6 +15,8 @@ import structlog
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.group_forms import KubernetesVersion
+from asched.comparer.cluster import DIFFERS as DIFFERS_FROM_CLUSTER
+from asched.comparer.journal import DIFFERS as DIFFERS_FROM_JOURNAL
 from asched.model.quantity import NS_PER_S
 from tests.batch_world.manifests import definitions
 from tests.fault_simulation.auditor import Auditor
@@ -24,7 +26,11 @@ from tests.fault_simulation.configurations import drawn_configuration, installed
 from tests.fault_simulation.device_use import DeviceUse, pending_allocations
 from tests.fault_simulation.devices import Devices
 from tests.fault_simulation.final import check_end
-from tests.fault_simulation.forgotten_pods import forgotten_groups, forgotten_pods
+from tests.fault_simulation.forgotten_pods import (
+    differing_objects,
+    forgotten_groups,
+    forgotten_pods,
+)
 from tests.fault_simulation.mixes import CLASSES, Election, Mix
 from tests.fault_simulation.network import Network
 from tests.fault_simulation.placements import Placements
@@ -62,6 +68,8 @@ class Outcome(NamedTuple):
     decisions: int
     bound: int
     lives: int
+    differences: int
+    """Differences between the state and its sources that the comparer reported."""
     digest: str
     """Hash of the trace."""
 
@@ -72,7 +80,7 @@ def simulate(seed: int, name: str, show: Callable[[str], None] | None = None) ->
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)
         simulation = Simulation(seed, name, loop, show)
-        with _logs_to(simulation.trace):
+        with _logs_to(simulation.trace, simulation.on_log):
             return runner.run(simulation.run())
 
 
@@ -143,6 +151,7 @@ class Simulation:
         self.placements.shared_nodes = self.churn.foreign_nodes
         self._churn_s = 0.0
         self._lives = 0
+        self._differences = 0
 
     def _served_version(self) -> KubernetesVersion:
         """Trees of groups exist only in newer versions."""
@@ -175,6 +184,7 @@ class Simulation:
             sum(auditor.decisions for auditor in auditors),
             self.placements.bound,
             self._lives,
+            self._differences,
             self.trace.digest(),
         )
 
@@ -188,6 +198,13 @@ class Simulation:
         if isinstance(found, BreachError):
             return str(found)
         return f"{type(found).__name__}: {found}"
+
+    def on_log(self, event: str, keys: Mapping[str, Any]) -> None:
+        """Check a line of a daemon's log."""
+        if event in (DIFFERS_FROM_CLUSTER, DIFFERS_FROM_JOURNAL):
+            self._differences += 1
+            if event == DIFFERS_FROM_JOURNAL or not self.mix.watch.lost:
+                self.reporter.report(BreachError(f"the comparer is wrong: {event}, {keys}"))
 
     async def _run(self) -> None:
         self.churn.begin()
@@ -298,6 +315,7 @@ class Simulation:
             pending = self.cluster.list("pods", fields="spec.nodeName=")
             forgotten = self._forgotten_pods() if pending else []
             forgotten += self._forgotten_groups()
+            forgotten += self._unrepaired_objects()
             if not forgotten:
                 self.trace("simulation", f"settled, {len(pending)} pods pending")
                 return
@@ -336,6 +354,14 @@ class Simulation:
         state = self.around[0].auditor.live() or self.around[0].auditor.state
         return forgotten_groups(self.cluster, state)
 
+    def _unrepaired_objects(self) -> list[str]:
+        """Objects that a daemon with lost events does not know as they are."""
+        around = self.around[0]
+        live = around.auditor.live()
+        if not self.mix.watch.lost or live is None:
+            return []
+        return differing_objects(self.cluster, around.configured.now, live)
+
     def _forgotten_pods(self) -> list[str]:
         around = self.around[0]
         now_ns = int(BEGIN.timestamp() + self.loop.time()) * NS_PER_S
@@ -343,14 +369,15 @@ class Simulation:
 
 
 @contextmanager
-def _logs_to(trace: Trace) -> Iterator[None]:
-    """Write the daemon's logs to the trace."""
+def _logs_to(trace: Trace, check: Callable[[str, Mapping[str, Any]], None]) -> Iterator[None]:
+    """Write the daemon's logs to the trace, and pass event and keys of each to ``check``."""
     before = structlog.get_config()
 
     def drop(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
         said = dict(event)
         what = said.pop("event", "")
         trace.aside("log", f"{method} {what} {said}")
+        check(what, said)
         raise structlog.DropEvent
 
     structlog.configure(processors=[drop], cache_logger_on_first_use=False)

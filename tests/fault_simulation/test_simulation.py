@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
+from asched.comparer.cluster import ClusterComparer
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.framework.devices import SharedDevices
 from asched.journal.memory import MemoryStore
 from asched.plugins.dynamic_resources.plugin import DynamicResources
+from tests.fault_simulation import configurations
 from tests.fault_simulation.campaign import described, jobs, run_job
 from tests.fault_simulation.mixes import CLASSES
 from tests.fault_simulation.simulation import simulate
@@ -22,13 +24,15 @@ FIRST_SEED, SEEDS_PER_CLASS = 5, 5
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_seeds(name: str) -> None:
-    bound = lives = 0
+    bound = lives = differences = 0
     for job in jobs(FIRST_SEED, SEEDS_PER_CLASS, name):
         outcome = run_job(job)
         assert not outcome.breach, described(outcome)
         bound, lives = bound + outcome.bound, lives + outcome.lives
+        differences += outcome.differences
     assert bound > 5 * SEEDS_PER_CLASS, "too few bindings for a meaningful test"
     assert (lives == SEEDS_PER_CLASS) is (name == "calm")
+    assert bool(differences) is (name == "lost")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +107,25 @@ def first_breach(name: str, seeds: int) -> str:
 def test_daemon_without_resume_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EffectDispatcher, "resume", lambda self: None)
     assert "could have been scheduled" in first_breach("crash", 40)
+
+
+def test_lost_event_that_is_not_repaired_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_nothing(self: ClusterComparer) -> None:
+        pass
+
+    monkeypatch.setattr(ClusterComparer, "compare", find_nothing)
+    assert "forgotten: " in first_breach("lost", 40)
+
+
+def test_difference_at_first_sight_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparer that does not wait for the watch reports differences that are none."""
+
+    async def passed(*of_watch: object) -> bool:
+        return True
+
+    monkeypatch.setattr(ClusterComparer, "_passed", passed)
+    monkeypatch.setattr(configurations, "_COMPARING", 1.0)
+    assert "the comparer is wrong" in first_breach("watch", 40)
 
 
 def test_device_that_is_allocated_twice_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,10 @@ class SimulatedWatch:
                 self._trace(self._name, f"{fault.value}, with {len(events)} events")
                 return await self._inject(fault)
             if events:
-                return await self._deliver(events)
+                chunk = await self._deliver(events)
+                if not chunk:
+                    continue  # an empty chunk would end the watch
+                return chunk
             self._bookmark_s = loop.time() + _BOOKMARK_INTERVAL_S
             return self._bookmark()
 
@@ -192,14 +195,18 @@ class SimulatedWatch:
         await anyio.sleep(late_s)
         self._check_connection()
         lines = [event.line(self._kind.view) for event in events]
-        if chance.random() < faults.repeated:
+        if faults.lost and chance.random() < faults.lost:
+            lost = chance.randrange(len(lines))
+            del lines[lost]
+            self._trace(self._name, f"loses {events[lost].stored.key}")
+        if lines and chance.random() < faults.repeated:
             lines.append(lines[-1])
         if chance.random() < faults.invalid:
             lines.insert(chance.randrange(len(lines) + 1), _INVALID_LINE)
         chunk = b"".join(lines)
         last = events[-1].stored
         self._trace(self._name, f"{len(lines)} lines, last {last.key} {last.rv}")
-        if chance.random() < faults.split:
+        if chunk and chance.random() < faults.split:
             cut = chance.randrange(1, len(chunk))
             chunk, self._rest = chunk[:cut], chunk[cut:]
         return chunk

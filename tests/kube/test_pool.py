@@ -112,6 +112,26 @@ def test_connection_limit_and_fair_waiting(run: Any) -> None:
     run(scenario())
 
 
+async def test_urgent_requests_precede_others_and_do_not_stop_them() -> None:
+    order: list[str] = []
+    async with Server(polite).run() as endpoint, pool(limit=1) as connections:
+
+        async def ask(name: str, urgent: bool) -> None:
+            await connections.exchange(endpoint, REQUEST, 1, 10.0, urgent=urgent)
+            order.append(name)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(ask, f"other {number}", False)
+            for number in range(7):
+                tasks.start_soon(ask, f"urgent {number}", True)
+    urgent = [f"urgent {number}" for number in range(7)]
+    # The first request found a free connection.
+    assert order == [
+        *("other 0", *urgent[:3], "other 1", *urgent[3:6], "other 2", urgent[6], "other 3"),
+    ]
+
+
 @pytest.mark.parametrize("fields", [b"Connection: close\r\n", b""])
 async def test_closed_connection_is_replaced(fields: bytes) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

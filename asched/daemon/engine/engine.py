@@ -201,6 +201,20 @@ class Engine(TurnLoop):
         return self._core.held_updates
 
     @property
+    def received_changes(self) -> int:
+        """Number of changes that the watches delivered."""
+        return self._inbox.received
+
+    @property
+    def folded_changes(self) -> int:
+        """Number of these changes that are folded completely."""
+        return self._inbox.taken - self._core.listing
+
+    def holds_update(self, resource: WatchedResource, key: str) -> bool:
+        """Whether the newest form of an object is held back."""
+        return self._core.held_updates.holds(resource, key)
+
+    @property
     def leading(self) -> bool:
         """Whether it decides, apart from lease and caches."""
         return not self._core.standby
@@ -215,6 +229,11 @@ class Engine(TurnLoop):
         """Whether the journal holds every record that the state was folded from. False after an
         append was interrupted."""
         return not self._core.has_records and not self._appending
+
+    @property
+    def committed_seq(self) -> int:
+        """The last record that the journal holds."""
+        return self._appender.last_seq
 
     def checks(self) -> list[Check]:
         return [

@@ -72,6 +72,16 @@ class Inbox:
             await self._drained.wait()
 
     @property
+    def received(self) -> int:
+        """Number of changes that ever arrived."""
+        return self._received
+
+    @property
+    def taken(self) -> int:
+        """Number of changes that :meth:`next_change` ever returned."""
+        return self._taken
+
+    @property
     def oldest_age_s(self) -> float:
         """Age of the oldest change; 0 if there is none."""
         if not self._arrivals:

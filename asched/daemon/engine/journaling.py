@@ -62,6 +62,11 @@ class JournalAppender:
         self._timeout_s = timeout_s
         self._appended = appended
 
+    @property
+    def last_seq(self) -> int:
+        """The last stored record."""
+        return self._next_seq - 1
+
     def unwritable(self) -> str:
         """The text of a failed check, without paths and hosts; empty while it can be written."""
         return f"the journal cannot be written: {self._reason}" if self.error else ""

@@ -10,7 +10,7 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from asched import __version__
+from asched.comparer.comparer import ComparisonCounts
 from asched.core.held_updates import HeldUpdates
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.telemetry.batch_metrics import SessionMetrics
@@ -182,6 +183,19 @@ def held_update_metrics(held: HeldUpdates) -> Iterator[Metric]:
         "Updates that were held back, also those that a newer one replaced.",
         value=held.deferred,
     )
+
+
+def comparer_metrics(counts: Mapping[str, ComparisonCounts]) -> Iterator[Metric]:
+    """Comparisons of the state, by what it is compared with: ``cluster`` or ``journal``."""
+    for name, field, text in (
+        ("comparisons", "passes", "Comparisons of the whole state that ended."),
+        ("compared", "compared", "Objects or records that were compared."),
+        ("state_differences", "differences", "Differences between the state and its source."),
+        ("state_repairs", "repairs", "Lists that were requested because of differences."),
+        ("comparison_failures", "failures", "Resources or journals that were not compared."),
+    ):
+        values = [([source], getattr(of, field)) for source, of in counts.items()]
+        yield counter(f"asched_{name}", text, ["source"], values)
 
 
 def watch_metrics(reflectors: Sequence[Reflector]) -> Iterator[Metric]:
@@ -372,6 +386,10 @@ class Metrics:
     def watch_held_updates(self, held: HeldUpdates) -> None:
         """Add the updates that are held back."""
         self.show(partial(held_update_metrics, held))
+
+    def watch_comparisons(self, counts: Mapping[str, ComparisonCounts]) -> None:
+        """Add the comparisons of the state."""
+        self.show(partial(comparer_metrics, counts))
 
     def watch_journal_file(self, path: Path | None) -> None:
         """Add the size of the journal, if it is a file."""
