@@ -10,6 +10,7 @@ from playwright.async_api import expect
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
 from asched.state.records import TurnStarted
+from tests.journal.test_verification import tamper
 from tests.ui.browser.browsing import Chromium, Tab, browsing
 from tests.ui.serving import cli, run_command
 
@@ -52,6 +53,33 @@ async def test_overview_follows_a_growing_journal(
             await store.append([TurnStarted(later_ns)], written_at_ns=later_ns)
         await expect(tab.page.locator("#live")).to_contain_text(f"Record {head + 1:,}")
         await expect(tab.page.locator("#overview")).to_have_attribute("data-seq", str(head + 1))
+
+
+async def test_overview_of_a_damaged_journal_shows_what_is_left(
+    chromium: Chromium, recorded_demo: Path, tmp_path: Path
+) -> None:
+    journal = str(shutil.copy(recorded_demo, tmp_path / "journal.db"))
+    await tamper(journal, "UPDATE journal_record SET payload = '{\"' WHERE seq = 100")
+    async with browsing(chromium, journal) as (tab, client):
+        while not client.view.progress.problem:
+            await client.view.changed()
+        await tab.open("/")
+        await expect(tab.page.locator("#overview")).to_have_attribute("aria-busy", "false")
+        await expect(tab.page.locator("#overview")).to_have_attribute("data-seq", "99")
+        await expect(tab.page.locator("#pending-trouble")).to_contain_text("cannot be decoded")
+        await expect(tab.page.locator("#trouble")).to_be_empty()
+
+
+async def test_overview_without_an_answer_stops_loading(chromium: Chromium, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.db"
+    journal.touch()
+    async with browsing(chromium, str(journal)) as (tab, client):
+        while not client.view.progress.problem:
+            await client.view.changed()
+        await tab.open("/")
+        await expect(tab.page.locator("#trouble")).to_contain_text("check --journal, or start")
+        await expect(tab.page.locator("#overview")).to_be_hidden()
+        assert await tab.page.locator("[aria-busy=true]").count() == 0
 
 
 async def test_search_finds_what_the_api_finds(chromium: Chromium, demo_journal: str) -> None:
