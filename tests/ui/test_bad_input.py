@@ -261,6 +261,20 @@ async def test_damage_before_any_record(journal: str) -> None:
             assert advice == "run: asched journal verify --journal URL"
 
 
+async def test_journal_without_records(tmp_path: Path) -> None:
+    url = str(tmp_path / "journal.db")
+    async with open_journal(url):
+        pass
+    async with ui_on(url) as client:
+        await client.caught_up()
+        for path in PAGES:
+            async with client.session.get(path) as response:
+                page = await response.text()
+            assert response.status == (404 if path.startswith("/pods/") else 200), path
+            assert "1970" not in page, path
+            assert "seq=0" not in page, path
+
+
 async def test_empty_file_becomes_a_journal(tmp_path: Path) -> None:
     """A daemon that starts later creates the tables."""
     path = tmp_path / "journal.db"

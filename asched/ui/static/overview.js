@@ -56,7 +56,7 @@ function drawFigures(points) {
   for (const [name, value] of Object.entries(values)) byId(`figure-${name}`).textContent = value;
 }
 
-let shownSeq = 0;
+let shownSeq = null;
 
 async function refresh() {
   const answer = await fetchAnswer("/api/v1/overview", period());
@@ -75,10 +75,11 @@ async function refresh() {
 const refreshSoon = coalesced(async () => {
   const overview = byId("overview");
   await showing(byId("trouble"), refresh);
-  overview.hidden = !shownSeq;
-  if (shownSeq) await showing(byId("pending-trouble"), showPending);
+  const answered = shownSeq !== null;
+  overview.hidden = !answered;
+  if (answered) await showing(byId("pending-trouble"), showPending);
   overview.setAttribute("aria-busy", "false");
-  overview.dataset.seq = shownSeq;
+  if (answered) overview.dataset.seq = shownSeq;
 });
 
 byId("period").addEventListener("change", refreshSoon);
