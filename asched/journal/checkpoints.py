@@ -94,7 +94,7 @@ async def nearest(
         if found is None:
             break
         try:
-            return RestoredFold(restore(found.blob, load), found.seq)
+            return RestoredFold(restore(found.blob, load, found.known), found.seq)
         except CheckpointError as error:
             log.warning("checkpoint skipped", record=found.seq, reason=str(error))
         at_or_before_seq = found.seq - 1

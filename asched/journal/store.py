@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from asched.journal.chain import Batch, BatchRange, Head, SealedBatch, Segment, Writer
 from asched.proof.heads import SignedHead
 from asched.proof.keys import JournalKeys, SigningKey
 from asched.proof.statements import CheckpointDigest, KeyChange, StatementRow
 from asched.state.records import AnyRecord
+
+if TYPE_CHECKING:
+    from asched.state.checkpoint import KnownObjects
 
 
 class AppendResult(NamedTuple):
@@ -44,6 +47,8 @@ class Checkpoint(NamedTuple):
 
     seq: int
     blob: bytes
+    known: KnownObjects | None = None
+    """Objects that need not be decoded from it."""
 
 
 class CheckpointMark(NamedTuple):

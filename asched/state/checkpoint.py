@@ -12,9 +12,10 @@ Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,7 +31,8 @@ from asched.state.claim_releases import PendingClaimRelease
 from asched.state.cluster import ClusterState, EngineNumbers, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
 from asched.state.fold import Fold
-from asched.state.node_table import NodeTableSnapshot, PodsOnRows
+from asched.state.node_table import NodeTable
+from asched.state.node_table_forms import NodeTableSnapshot, PodsOnRows
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.pod_fold import PodFold
 from asched.state.preemption import EvictionsSnapshot, NominatedSnapshot
@@ -55,13 +57,17 @@ class CheckpointError(Exception):
     """A checkpoint has another format or is damaged; the message says which."""
 
 
-class StateSnapshot(StoredForm):
+ObjectsT = TypeVar("ObjectsT")
+
+
+class StateSnapshot(StoredForm, Generic[ObjectsT]):
     """The state without its templates."""
 
     now_ns: int
     engine: EngineNumbers
     profiles: ProfilesLoaded
-    objects: tuple[AnyObject, ...]
+    objects: ObjectsT
+    """All but pods: the objects, or how they are stored."""
     api_versions: tuple[tuple[str, str], ...]
     nodes: NodeTableSnapshot
     pods: tuple[PodEntry, ...]
@@ -133,7 +139,7 @@ def _encode(
     templates: TemplatesSnapshot,
     entries: tuple[PodEntry, ...],
     queue: Steps[QueueSnapshot],
-    without_pods: Callable[..., StateSnapshot],
+    without_pods: Callable[..., StateSnapshot[tuple[AnyObject, ...]]],
 ) -> Steps[list[bytes]]:
     pods = _PodNumbers(templates)
     for number, entry in enumerate(entries):
@@ -181,25 +187,90 @@ def same_content(blob: bytes, other: bytes) -> bool | None:
         return False
 
 
-def restore(blob: bytes, load: PluginLoader) -> Fold:
-    """A fold of the stored state. ``load`` returns the plugins of its profiles.
+class KnownObjects:
+    """Objects and nodes of a checkpoint, for states that are restored later.
+
+    States of one cluster have most objects in common. Objects are immutable: what is equal is
+    decoded once, and states share it.
+    """
+
+    def __init__(self, blob: bytes) -> None:
+        """Raises :class:`CheckpointError`."""
+        with _damage():
+            state = _parts(StateSnapshot, _parts(CheckpointContent, _content(blob))["state"])
+            forms = msgspec.msgpack.decode(state["objects"], type=list[msgspec.Raw])
+            self._by_form = {bytes(form): _decode_object(form) for form in forms}
+            self._table: NodeTable | None = self._table_of(
+                _parts(NodeTableSnapshot, state["nodes"])
+            )
+
+    def _table_of(self, stored: dict[str, msgspec.Raw]) -> NodeTable:
+        """The table without its pods."""
+        names, allocatable, unoffered = (
+            msgspec.msgpack.decode(stored[field], type=tuple[str, ...])
+            for field in ("names", "allocatable", "unoffered")
+        )
+        nodes = {item.key: item for item in self._by_form.values() if isinstance(item, Node)}
+        table = NodeTable()
+        snapshot = NodeTableSnapshot(names, (), PodsOnRows(), (), allocatable, unoffered)
+        table.restore_rows(snapshot, [nodes[name] if name else None for name in names])
+        return table
+
+    def decode(self, objects: msgspec.Raw) -> tuple[AnyObject, ...]:
+        """The objects of another checkpoint."""
+        known = self._by_form
+        forms = msgspec.msgpack.decode(objects, type=list[msgspec.Raw])
+        return tuple(known.get(bytes(form)) or _decode_object(form) for form in forms)
+
+    def take_table(
+        self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]
+    ) -> NodeTable | None:
+        """The table, if another checkpoint has the same rows. Only one state can have it."""
+        table = self._table
+        if table is None or not table.has_rows(snapshot, nodes):
+            return None
+        self._table = None
+        return table
+
+
+def _decode_object(form: msgspec.Raw) -> AnyObject:
+    found: AnyObject = msgspec.msgpack.decode(form, type=AnyObject)
+    return found
+
+
+def _parts(kind: type[StoredForm], stored: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The encoded fields of a stored form."""
+    parts = msgspec.msgpack.decode(stored, type=list[msgspec.Raw])
+    return dict(zip(kind.__struct_fields__, parts, strict=True))
+
+
+def restore(blob: bytes, load: PluginLoader, known: KnownObjects | None = None) -> Fold:
+    """A fold of the stored state. ``load`` returns the plugins of its profiles. With ``known``
+    objects, which do not change, less is decoded.
 
     Raises :class:`CheckpointError` for a checkpoint of another format, or a damaged one.
     """
-    form = _decode_form(blob)
     fold = Fold(ClusterState(), load)
-    try:
+    with _damage():
+        form = msgspec.msgpack.decode(_content(blob), type=CheckpointContent)
         fold.state.templates.restore(form.templates)
         pods = _StoredPods(form, fold.state.templates)
-        _restore(fold, pods.decode(form.state))
+        _restore(fold, pods.decode(form.state), known)
+    return fold
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Errors of a checkpoint that is damaged."""
+    try:
+        yield
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"it is damaged: {error}") from None
     except (LookupError, ValueError) as error:
         raise CheckpointError(f"it contradicts itself ({error!r})") from error
-    return fold
 
 
-def _decode_form(blob: bytes) -> CheckpointContent:
+def _content(blob: bytes) -> bytes:
     header = blob[: len(_MAGIC) + 20].partition(b"\n")[0]
     if not header.startswith(_MAGIC):
         raise CheckpointError("it is no checkpoint of asched")
@@ -209,23 +280,31 @@ def _decode_form(blob: bytes) -> CheckpointContent:
     decompressor = zlib.decompressobj()
     try:
         content = decompressor.decompress(blob[len(header) + 1 :], SIZE_LIMIT_BYTES)
-        if decompressor.unconsumed_tail:
-            raise CheckpointError(f"it has more than {SIZE_LIMIT_BYTES} bytes")
-        if not decompressor.eof:
-            raise CheckpointError("it is damaged: it is truncated")
-        return msgspec.msgpack.decode(content, type=CheckpointContent)
-    except (zlib.error, msgspec.MsgspecError) as error:
+    except zlib.error as error:
         raise CheckpointError(f"it is damaged: {error}") from None
+    if decompressor.unconsumed_tail:
+        raise CheckpointError(f"it has more than {SIZE_LIMIT_BYTES} bytes")
+    if not decompressor.eof:
+        raise CheckpointError("it is damaged: it is truncated")
+    return content
 
 
-def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
+def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjects | None) -> None:
     state = fold.state
     state.now_ns, state.engine = snapshot.now_ns, snapshot.engine
     # Builds the profiles and configures the queue while there are no pods to sort.
     fold.apply(snapshot.profiles)
-    state.object_store.restore(snapshot.objects)
+    if known is None:
+        objects = msgspec.msgpack.decode(snapshot.objects, type=tuple[AnyObject, ...])
+    else:
+        objects = known.decode(snapshot.objects)
+    state.object_store.restore(objects)
     state.object_store.api_versions.update(snapshot.api_versions)
-    state.nodes.restore(snapshot.nodes, state.objects(Node))
+    nodes = state.objects(Node)
+    table = None if known is None else known.take_table(snapshot.nodes, nodes)
+    if table is not None:
+        state.nodes.take_rows(table)
+    state.nodes.restore(snapshot.nodes, nodes)
     infos = [entry.info for entry in snapshot.pods]
     keys = [info.key for info in infos]
     state.pods.update(zip(keys, snapshot.pods, strict=True))
@@ -312,8 +391,9 @@ class _StoredPods:
         pods.update(zip(range(1, 2 * len(copied), 2), copied, strict=True))
         self._pod = pods.__getitem__
 
-    def decode(self, state: msgspec.Raw) -> StateSnapshot:
-        return msgspec.msgpack.decode(state, type=StateSnapshot, dec_hook=self._decode_value)
+    def decode(self, state: msgspec.Raw) -> StateSnapshot[msgspec.Raw]:
+        kind = StateSnapshot[msgspec.Raw]
+        return msgspec.msgpack.decode(state, type=kind, dec_hook=self._decode_value)
 
     def _decode_value(self, kind: type, value: Any) -> object:
         # Called for each pod of the state.

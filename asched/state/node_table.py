@@ -28,7 +28,6 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from hashlib import blake2b
-from typing import NamedTuple
 
 from asched.framework.caching import ChangeLog
 from asched.framework.pod_info import PodInfo
@@ -42,9 +41,14 @@ from asched.state.node_columns import (
     shift,
 )
 from asched.state.node_sums import add_all, offer_all
+from asched.state.node_table_forms import (
+    NodeTableSnapshot,
+    PodOrder,
+    PodsOnRows,
+    UnknownNodeSnapshot,
+)
 from asched.state.node_table_view import LOG_LENGTH, NodeTableView
-from asched.state.stored_form import StoredForm
-from asched.state.unoffered_requests import ELSEWHERE, UnofferedRequests
+from asched.state.unoffered_requests import ELSEWHERE
 
 KEPT_PODS = 512
 """The last changes of pods, which are always in the log."""
@@ -52,37 +56,6 @@ _MAX_LOGGED_PARTS = 8 * LOG_LENGTH
 """Labels of all pods that are added to the pod log before it starts over: about 80 MB."""
 _PARTS_OF_TERMS = 16
 """What the affinity of a pod counts as."""
-
-
-class UnknownNodeSnapshot(StoredForm):
-    node: str
-    pods: tuple[PodInfo, ...]
-
-
-class PodsOnRows(tuple[PodInfo, ...]):
-    """A type of its own: its pods are read from a checkpoint at once."""
-
-    __slots__ = ()
-
-
-class NodeTableSnapshot(StoredForm):
-    names: tuple[str, ...]
-    """Node name by row; empty for a free row."""
-    row_ends: tuple[int, ...]
-    """The pods of row ``n`` are ``pods[row_ends[n - 1]:row_ends[n]]``."""
-    pods: PodsOnRows
-    unknown_nodes: tuple[UnknownNodeSnapshot, ...]
-    allocatable: tuple[str, ...]
-    """Every resource that a node offers, in order: sessions use the order and the names."""
-    unoffered: tuple[str, ...]
-    """Every other resource that a pod on a node requests, in order."""
-
-
-class PodOrder(NamedTuple):
-    """In which order pods arrived on rows, and names of resources in the table."""
-
-    by_row: dict[int, list[str]]
-    unoffered: UnofferedRequests
 
 
 class NodeTable(NodeTableView):
@@ -380,17 +353,35 @@ class NodeTable(NodeTableView):
         )
 
     def restore(self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]) -> None:
-        """Fill an empty table: every node in its row, with its pods in their order."""
+        """Fill an empty table, or one that has the same rows already: every node in its row, with
+        its pods in their order."""
+        if not self.size:
+            self.restore_rows(snapshot, [nodes[name] if name else None for name in snapshot.names])
+        self._fill_rows(snapshot.row_ends, snapshot.pods)
+        for unknown in snapshot.unknown_nodes:
+            for pod in unknown.pods:
+                self.add_pod(unknown.node, pod)
+
+    def restore_rows(self, snapshot: NodeTableSnapshot, objects: list[Node | None]) -> None:
+        """Fill an empty table with the node of each row; None for a free row."""
         columns = self.columns
         for name in snapshot.allocatable:
             columns.resource(columns.allocatable, name)
         for name in snapshot.unoffered:
             columns.unoffered.declare(name)
-        self._add_rows([nodes[name] if name else None for name in snapshot.names])
-        self._fill_rows(snapshot.row_ends, snapshot.pods)
-        for unknown in snapshot.unknown_nodes:
-            for pod in unknown.pods:
-                self.add_pod(unknown.node, pod)
+        self._add_rows(objects)
+
+    def take_rows(self, other: NodeTable) -> None:
+        """Fill an empty table with the contents of another one, which must not be used again."""
+        vars(self).update(vars(other))
+
+    def has_rows(self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]) -> bool:
+        """Whether :meth:`restore_rows` leaves a table as this one, which nothing else changed."""
+        offered, unoffered = self.columns.allocatable, self.columns.unoffered
+        named = (tuple(offered), tuple(unoffered)) == (snapshot.allocatable, snapshot.unoffered)
+        names = tuple(self.names) == snapshot.names
+        kept = (node for node in self._objects if node is not None)
+        return named and names and all(nodes.get(node.key) is node for node in kept)
 
     def _add_rows(self, objects: list[Node | None]) -> None:
         """As :meth:`set_node` for each node of an empty table; None for a free row."""

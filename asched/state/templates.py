@@ -51,27 +51,27 @@ class _Template:
 class _CopiedPod(PodInfo):
     """A copy of a template. Most pods of a restored state are never read."""
 
-    __slots__ = ("_record", "_template", "priority")
-    priority: int
+    __slots__ = ("_source", "_template")
 
     def __init__(self, record: PodObserved, template: _Template) -> None:
-        self._record: PodObserved | None = record
+        self._source: PodObserved | Pod = record
         self._template = template
         self._label_set = template.labels if record.labels is None else None
         self.uid = record.uid
         self.key = record.key
         self.shape = template.shape
-        self.priority = template.priority
 
-    def __getattr__(self, name: str) -> Pod:
-        """Called for ``pod`` until it is created."""
-        record = self._record
-        if name != "pod":
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        if record is not None:
-            self.pod = restore_copy(record, self._template.pod)
-            self._record = None
-        return self.pod
+    @property
+    def pod(self) -> Pod:  # type: ignore[override]
+        """Created when it is first read."""
+        source = self._source
+        if isinstance(source, PodObserved):
+            source = self._source = restore_copy(source, self._template.pod)
+        return source
+
+    @property
+    def priority(self) -> int:
+        return self._template.priority
 
     @property
     def namespace(self) -> str:

@@ -134,6 +134,7 @@ async def _overview(reader: JournalReader, question: Question) -> Overview:
     until_s = _NO_END_S if until_ns is None else until_ns // NS_PER_S
     if until_s < since_s:
         raise RequestError("to: before from")
+    reader.check_indexed()
     state = None if live is None else live.fold.state
     return reader.index.series.overview(state, reader.indexed_seq, since_s, until_s)
 

@@ -58,6 +58,7 @@ class AnsweredError(Exception):
 
 
 _VERIFY: Final = "run: asched journal verify --journal URL"
+_CREATE: Final = "check --journal, or start asched run with it: the daemon creates the journal"
 _RETRY: Final = "the page works again when the journal can be read"
 
 _KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
@@ -71,6 +72,7 @@ _KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
     ((BusyError, NamespacesUnknownError, StartingError), 503, "try again in a few seconds"),
     ((journal.JournalUnreachableError, journal.JournalBusyError), 503, _RETRY),
     ((journal.JournalIOError, journal.JournalOpenError), 503, _RETRY),
+    ((journal.JournalAbsentError,), 503, _CREATE),
     ((journal.JournalSchemaError,), 503, "use the version of asched that writes the journal"),
     ((journal.JournalCorruptError, journal.RecordError), 500, _VERIFY),
     ((journal.JournalError,), 500, _VERIFY),

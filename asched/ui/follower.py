@@ -278,9 +278,15 @@ class IndexFollower:
     def following(self) -> RestoredFold:
         """The newest state and its record. Raises :class:`StartingError` before there is one, and
         what the journal's problem is."""
+        self.check_indexed()
         if self.live is None:
             raise self.problem or StartingError("the journal is being opened")
         return self.live
+
+    def check_indexed(self) -> None:
+        """Raises what the journal's problem is, if that left no record to answer from."""
+        if self.problem is not None and not self.indexed_seq:
+            raise self.problem
 
     async def newest(self) -> RestoredFold:
         """As :meth:`following`, after waiting until the state is folded up to a restored index."""

@@ -30,13 +30,14 @@ from asched.framework.runtime.profile import ProfileError
 from asched.journal.errors import JournalError
 from asched.journal.opening import open_journal
 from asched.proof.keys import JournalKeys
+from asched.state.checkpoint import CheckpointError, KnownObjects
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded
 from asched.ui.errors import BusyError, ErrorAnswer, error_answer
-from asched.ui.memory import limit_heap
+from asched.ui.memory import limit_heap, return_free_memory
 from asched.ui.past import PastStates
-from asched.ui.state_file import with_states
+from asched.ui.state_file import newest_state, with_states
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -90,14 +91,18 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_heap()
     _import_questions(settings.registry)
-    asyncio.run(_open_once(settings))
+    known = _known_objects(asyncio.run(_newest_checkpoint(settings)))
+    return_free_memory()
     gc.freeze()  # without a collection: the pages that it frees would be copied in each child
     children: dict[int, _Child] = {}
     try:
         while True:
             for ready in wait([connection, *children]):
                 if ready is connection:
-                    pipe, child = _forked(settings, connection)
+                    call: WorkerCall = connection.recv()
+                    if known is None and call.states is not None:
+                        known = _known_objects(newest_state(call.states))
+                    pipe, child = _forked(settings, call, known)
                     children[pipe] = child
                 else:
                     assert isinstance(ready, int), "the others are pipes"
@@ -119,22 +124,32 @@ def _import_questions(registry: PluginRegistry) -> None:
         log.warning("plugins not loaded in advance", reason=str(error))
 
 
-async def _open_once(settings: WorkerSettings) -> None:
+async def _newest_checkpoint(settings: WorkerSettings) -> bytes | None:
     """Opening a journal imports its driver. No thread may be left: this process forks."""
     with suppress(JournalError):
         async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
-            await store.head()
+            found = await store.load_checkpoint()
+            return None if found is None else found.blob
+    return None
 
 
-def _forked(settings: WorkerSettings, connection: Connection) -> tuple[int, _Child]:
-    """Start a child for the next call. Raises EOFError."""
-    call: WorkerCall = connection.recv()
+def _known_objects(blob: bytes | None) -> KnownObjects | None:
+    """What children need not decode: they share it until they change it."""
+    with suppress(CheckpointError):
+        return None if blob is None else KnownObjects(blob)
+    return None
+
+
+def _forked(
+    settings: WorkerSettings, call: WorkerCall, known: KnownObjects | None
+) -> tuple[int, _Child]:
+    """Start a child for a call."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         gc.disable()
         _write_and_exit(
-            writing, lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call)))
+            writing, lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call, known)))
         )
     os.close(writing)
     return reading, _Child(call.number, pid, bytearray())
@@ -153,18 +168,20 @@ def _read(connection: Connection, children: dict[int, _Child], pipe: int) -> Non
     connection.send_bytes(ended if status else bytes(child.written))
 
 
-async def _answer(settings: WorkerSettings, call: WorkerCall) -> WorkerAnswer:
+async def _answer(
+    settings: WorkerSettings, call: WorkerCall, known: KnownObjects | None
+) -> WorkerAnswer:
     try:
         async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
-            journal = PastStates(with_states(store, call.states), settings.registry)
+            journal = PastStates(with_states(store, call.states, known), settings.registry)
             found = await call.function(journal, *call.arguments)
         return WorkerAnswer(call.number, _compressed(msgspec.msgpack.encode(found)))
     except Exception as error:
-        known = error_answer(error)
-        if known is None:
+        answer = error_answer(error)
+        if answer is None:
             log.error("worker failed", function=call.function.__qualname__, exc_info=error)
-            known = ErrorAnswer(500, "internal error", "the log of asched ui has the details")
-        return WorkerAnswer(call.number, error=known)
+            answer = ErrorAnswer(500, "internal error", "the log of asched ui has the details")
+        return WorkerAnswer(call.number, error=answer)
 
 
 def _compressed(encoded: bytes) -> bytes:

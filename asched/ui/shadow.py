@@ -38,7 +38,9 @@ async def shadow_report(
     """
     seq = await reader.seq_of(moment)
     reader.following()
-    found = reader.logs.shadow.report(seq, (await _stored(reader, seq)).written_at_ns)
+    # A journal without records has no time either.
+    written_at_ns = (await _stored(reader, seq)).written_at_ns if seq else 0
+    found = reader.logs.shadow.report(seq, written_at_ns)
     known = [one.cause.value for one in found.causes]
     if cause and cause not in (*known, "open"):
         wanted = ", ".join([*known, "open"])

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import structlog
 
 from asched.journal.store import Checkpoint, CheckpointMark, JournalStore
-from asched.state.checkpoint import FORMAT
+from asched.state.checkpoint import FORMAT, KnownObjects
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -87,9 +87,10 @@ class StateFile:
 class JournalWithStates:
     """An open journal to which the states of a file are added. For reading."""
 
-    def __init__(self, store: JournalStore, path: Path) -> None:
+    def __init__(self, store: JournalStore, path: Path | None, known: KnownObjects | None) -> None:
         self._store = store
-        self._address = f"{path.absolute().as_uri()}?mode=ro"
+        self._path = path
+        self._known = known
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -98,7 +99,7 @@ class JournalWithStates:
         """Those of the journal and of the file. A mark of the file names no batch."""
         marks = [*await self._store.checkpoint_marks()]
         known, archived = {mark.seq for mark in marks}, await self._store.archived()
-        found = self._rows("SELECT seq FROM state WHERE seq > ?", (archived.seq,))
+        found = _rows(self._path, "SELECT seq FROM state WHERE seq > ?", (archived.seq,))
         marks += (CheckpointMark(seq, 0, "") for (seq,) in found if seq not in known)
         return sorted(marks)
 
@@ -109,24 +110,40 @@ class JournalWithStates:
         marks = await self._store.checkpoint_marks()
         begin = max((mark.seq for mark in marks if mark.seq <= last_seq), default=0)
         query = "SELECT seq, blob FROM state WHERE seq > ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
-        for seq, blob in self._rows(query, (max(begin, archived.seq), last_seq)):
-            return Checkpoint(seq, blob)
-        return await self._store.load_checkpoint(at_or_before_seq)
+        for seq, blob in _rows(self._path, query, (max(begin, archived.seq), last_seq)):
+            return Checkpoint(seq, blob, self._known)
+        found = await self._store.load_checkpoint(at_or_before_seq)
+        return None if found is None else found._replace(known=self._known)
 
-    def _rows(self, query: str, parameters: tuple[int, ...]) -> list[Any]:
-        try:
-            with closing(sqlite3.connect(self._address, uri=True)) as connection:
-                return connection.execute(query, parameters).fetchall()
-        except sqlite3.Error as error:
-            log.warning("states not used", file=self._address, reason=str(error))
-            return []
+
+def newest_state(path: Path) -> bytes | None:
+    """The checkpoint of the last record in the file."""
+    for (blob,) in _rows(path, "SELECT blob FROM state ORDER BY seq DESC LIMIT 1", ()):
+        state: bytes = blob
+        return state
+    return None
+
+
+def _rows(path: Path | None, query: str, parameters: tuple[int, ...]) -> list[Any]:
+    if path is None:
+        return []
+    try:
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            return connection.execute(query, parameters).fetchall()
+    except sqlite3.Error as error:
+        log.warning("states not used", file=str(path), reason=str(error))
+        return []
 
 
 _NO_LIMIT: Final = (1 << 63) - 1
 
 
-def with_states(store: JournalStore, path: Path | None) -> JournalStore:
-    """The journal with the checkpoints of the file, if there is one."""
-    if path is None:
+def with_states(
+    store: JournalStore, path: Path | None, known: KnownObjects | None = None
+) -> JournalStore:
+    """The journal with the checkpoints of the file, if there is one. Its states are restored with
+    known objects."""
+    if path is None and known is None:
         return store
-    return cast("JournalStore", JournalWithStates(store, path))
+    return cast("JournalStore", JournalWithStates(store, path, known))

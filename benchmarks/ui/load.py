@@ -21,7 +21,7 @@ THINK_S: Final = (2.0, 6.0)
 """How long a user looks at a page."""
 _API: Final = "/api/v1"
 _SLIDER_STEPS: Final = 100
-_KINDS: Final = 13
+_KINDS: Final = 21
 """Kinds of requests in :func:`visits`."""
 
 
@@ -34,8 +34,10 @@ class Visit(NamedTuple):
 class History(NamedTuple):
     """What the visits are chosen from."""
 
-    pods: list[tuple[str, int, int]]
-    """Key, record and number of attempts that were made."""
+    pods: list[tuple[str, int]]
+    """Key, and record of a decision."""
+    owners: list[str]
+    """Path of a controller's page below ``/owners``, for each of the pods."""
     last_seq: int
     nodes: int
 
@@ -52,20 +54,25 @@ class History(NamedTuple):
                     (seq,),
                 ).fetchone()
                 if row is not None:
-                    found.append((row[0].removeprefix("pod/"), row[1], 1))
+                    found.append((row[0].removeprefix("pod/"), row[1]))
             (nodes,) = database.execute(
                 "SELECT count(*) FROM journal_record"
                 " WHERE kind = 'ObjectObserved' AND subject LIKE 'node/%'"
             ).fetchone()
-        return cls(found, last_seq, nodes)
+        owners = []
+        for key, _ in found:
+            namespace, _, name = key.partition("/")
+            owners.append(f"{quote(namespace)}/ReplicaSet/{quote(name.rpartition('-')[0])}")
+        return cls(found, owners, last_seq, nodes)
 
 
 def visits(history: History, random: Random) -> Iterator[Visit]:
     """Endless: what one user opens."""
     while True:
-        key, seq, _ = random.choice(history.pods)
+        key, seq = random.choice(history.pods)
         namespace, _, name = key.partition("/")
         pod = f"/pods/{quote(namespace)}/{quote(name)}"
+        owner = f"/owners/{random.choice(history.owners)}"
         then = random.choice(("", f"?seq={min(history.last_seq, seq + 1)}"))
         past = random.randrange(history.last_seq // 20, history.last_seq)
         moment = random.choice(("", f"?seq={past}"))
@@ -81,6 +88,16 @@ def visits(history: History, random: Random) -> Iterator[Visit]:
                 Visit((("node", f"{_API}/cluster/nodes/{node}{moment}"),)),
                 _page("journal", "/journal"),
                 _page("plugins", f"/plugins{moment}"),
+                _page("owner", f"{owner}{moment}"),
+                _page(
+                    "owner's timeline",
+                    f"{owner}/timeline{moment}",
+                    f"{_API}{owner}/timeline{moment}",
+                ),
+                _page("queues", f"/queues{moment}", f"{_API}/queues/history{moment}"),
+                _page("gangs", f"/gangs{moment}"),
+                _page("evictions", f"/evictions{moment}"),
+                Visit((("pending", f"{_API}/pending{moment}"),)),
             )
         )
 

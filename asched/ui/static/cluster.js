@@ -90,6 +90,7 @@ function showAnswered(answered) {
 
 function take(answer) {
   showAnswered(true);
+  byId("when").hidden = !answer.seq;  // a journal without records has no time
   offerChoices(answer);
   const same = sameNodes(answer.nodes);
   const { nodes } = answer;

@@ -56,6 +56,8 @@ function drawFigures(points) {
   for (const [name, value] of Object.entries(values)) byId(`figure-${name}`).textContent = value;
 }
 
+let shownSeq = null;
+
 async function refresh() {
   const answer = await fetchAnswer("/api/v1/overview", period());
   const empty = !answer.points.length;
@@ -65,13 +67,20 @@ async function refresh() {
     drawFigures(answer.points);
     draw(answer);
   }
-  await showPending();
   byId("trouble").replaceChildren();
-  byId("overview").setAttribute("aria-busy", "false");
-  byId("overview").dataset.seq = answer.indexedSeq;
+  shownSeq = answer.indexedSeq;
 }
 
-const refreshSoon = coalesced(() => showing(byId("trouble"), refresh));
+/** What has no answer is not shown, once it is known that there is none. */
+const refreshSoon = coalesced(async () => {
+  const overview = byId("overview");
+  await showing(byId("trouble"), refresh);
+  const answered = shownSeq !== null;
+  overview.hidden = !answered;
+  if (answered) await showing(byId("pending-trouble"), showPending);
+  overview.setAttribute("aria-busy", "false");
+  if (answered) overview.dataset.seq = shownSeq;
+});
 
 byId("period").addEventListener("change", refreshSoon);
 refreshSoon();

@@ -16,6 +16,7 @@ function row(pod) {
 
 export async function showPending() {
   const { pods, total } = await fetchAnswer("/api/v1/pending", { limit: SHOWN });
+  byId("pending-trouble").replaceChildren();
   byId("pending-count").textContent = total > pods.length ? `${pods.length} of ${total}` : "";
   byId("pending-none").hidden = pods.length > 0;
   byId("pending").hidden = pods.length === 0;

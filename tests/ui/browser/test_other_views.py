@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from playwright.async_api import expect
@@ -10,8 +12,9 @@ from playwright.async_api import expect
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
 from asched.state.records import TurnStarted
-from tests.ui.browser.browsing import Chromium, Tab, browsing
-from tests.ui.serving import cli, run_command
+from tests.journal.test_verification import tamper
+from tests.ui.browser.browsing import Chromium, Tab, browsing, tab_on
+from tests.ui.serving import cli, run_command, ui_on
 
 
 async def test_overview_shows_the_figures(chromium: Chromium, demo_journal: str) -> None:
@@ -52,6 +55,50 @@ async def test_overview_follows_a_growing_journal(
             await store.append([TurnStarted(later_ns)], written_at_ns=later_ns)
         await expect(tab.page.locator("#live")).to_contain_text(f"Record {head + 1:,}")
         await expect(tab.page.locator("#overview")).to_have_attribute("data-seq", str(head + 1))
+
+
+@asynccontextmanager
+async def troubled(chromium: Chromium, journal: str) -> AsyncIterator[Tab]:
+    """A tab on the overview of a journal that cannot be followed to its end."""
+    async with ui_on(journal) as client, tab_on(chromium, client) as tab:
+        while not client.view.progress.problem:
+            await client.view.changed()
+        await tab.open("/")
+        yield tab
+        assert all("the server responded with a status of" in text for text in tab.problems)
+
+
+async def test_overview_of_a_damaged_journal_shows_what_is_left(
+    chromium: Chromium, recorded_demo: Path, tmp_path: Path
+) -> None:
+    journal = str(shutil.copy(recorded_demo, tmp_path / "journal.db"))
+    await tamper(journal, "UPDATE journal_record SET payload = '{\"' WHERE seq = 100")
+    async with troubled(chromium, journal) as tab:
+        await expect(tab.page.locator("#overview")).to_have_attribute("data-seq", "99")
+        await expect(tab.page.locator("#pending-trouble")).to_contain_text("cannot be decoded")
+        await expect(tab.page.locator("#trouble")).to_be_empty()
+
+
+async def test_overview_without_an_answer_stops_loading(chromium: Chromium, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.db"
+    journal.touch()
+    async with troubled(chromium, str(journal)) as tab:
+        await expect(tab.page.locator("#trouble")).to_contain_text("check --journal, or start")
+        await expect(tab.page.locator("#overview")).to_be_hidden()
+
+
+async def test_overview_of_a_journal_without_records(chromium: Chromium, tmp_path: Path) -> None:
+    journal = str(tmp_path / "journal.db")
+    async with open_journal(journal):
+        pass
+    async with browsing(chromium, journal) as (tab, client):
+        await client.caught_up()
+        await tab.open("/")
+        await expect(tab.page.locator("#overview")).to_have_attribute("data-seq", "0")
+        await expect(tab.page.locator("#empty")).to_be_visible()
+        await tab.open("/cluster")
+        await expect(tab.page.locator("#none")).to_be_visible()
+        await expect(tab.page.locator("#when")).to_be_hidden()
 
 
 async def test_search_finds_what_the_api_finds(chromium: Chromium, demo_journal: str) -> None:
