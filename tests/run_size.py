@@ -1,4 +1,4 @@
-"""How many examples, pages and parts of recordings a run reads: a third in ``make test``, all of them in
+"""How many examples, pages and parts of recordings a run reads: a third in ``make test``, all in
 ``make test-thorough``."""
 
 from __future__ import annotations

@@ -30,11 +30,7 @@ def recorded(directory: Path) -> list[CaseResult]:
     registry = PluginRegistry.discover()
     topics = topics_in(directory)
     assert topics
-    return [
-        result
-        for topic, paths in topics.items()
-        for result in results(topic, paths, registry)
-    ]
+    return [result for topic, paths in topics.items() for result in results(topic, paths, registry)]
 
 
 @pytest.mark.shared
