@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import venv
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,6 @@ def test_equal_configuration_passes(journal: Path, tmp_path: Path) -> None:
     assert found["candidate"]["agreement"]["differences"] == []
     first = time_of(open_history(journal).first_written_ns())
     assert datetime.fromisoformat(found["begin"]) == first, "the journal has fewer than 7 days"
-    short = run_gate(journal, "--candidate", str(file), "--days", "0.02", "-o", "json")
-    begin, end = (datetime.fromisoformat(json.loads(short.stdout)[at]) for at in ("begin", "end"))
-    assert end - begin == timedelta(days=0.02)
 
 
 def test_other_configuration_fails(journal: Path, tmp_path: Path) -> None:
