@@ -96,7 +96,6 @@ def test_bounds_hold_for_all_placements(
         assert (found and found.value, most_pods(given_problem, LIMIT_S).value) == (least, most)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     nodes=st.lists(
         st.tuples(st.integers(0, 8), st.integers(1, 6), st.integers(0, 4)), min_size=1, max_size=4
