@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from asched.audit.decision_costs import costs_of_explained
 from asched.audit.devices import allocated_devices, released_claim, request_explanation
 from asched.audit.explanation import (
     Explanation,
@@ -38,6 +39,7 @@ from asched.framework.status import Status
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.plugins.dynamic_resources import DynamicResources
+from asched.pricing.prices import Prices
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, Rejected
@@ -62,12 +64,13 @@ async def explain(
     at_ns: int | None = None,
     last_seq: int | None = None,
     unblock: bool = True,
+    prices: Prices | None = None,
 ) -> Explanation:
     """Explains the last attempt, or attempt number ``attempt``, for the newest pod of that name.
 
     ``at_ns``, nanoseconds since the epoch, ignores later records, and so does ``last_seq``, which
     has precedence. A pod without an attempt is evaluated on the state at that time. ``unblock``
-    computes :attr:`Explanation.unblocking`.
+    computes :attr:`Explanation.unblocking`, ``prices`` :attr:`Explanation.costs`.
 
     Raises :class:`AuditError`, :class:`InSessionsError` for a pod that batch sessions serve,
     :class:`~asched.journal.errors.JournalError`, ProfileError.
@@ -76,7 +79,7 @@ async def explain(
     end = end if last_seq is None else last_seq
     until = "" if at_ns is None and last_seq is None else " until then"
     prepared = await prepare_explanation(journal, pod, load, attempt=attempt, end=end, until=until)
-    return explanation_of(prepared, unblock=unblock)
+    return explanation_of(prepared, unblock=unblock, prices=prices)
 
 
 class PreparedExplanation(NamedTuple):
@@ -154,10 +157,14 @@ async def prepare_explanation(
 
 
 def explanation_of(
-    prepared: PreparedExplanation, *, unblock: bool = True, scores: bool = True
+    prepared: PreparedExplanation,
+    *,
+    unblock: bool = True,
+    scores: bool = True,
+    prices: Prices | None = None,
 ) -> Explanation:
     """The explanation, which changes the prepared states. Without ``scores``, feasible nodes have
-    none. Raises :class:`AuditError`, :class:`InSessionsError`."""
+    none, and ``prices`` has no effect. Raises :class:`AuditError`, :class:`InSessionsError`."""
     state, chosen, before = prepared.fold.state, prepared.attempt, prepared.cycle_fold
     if chosen is None:
         found = _without_attempts(state, prepared.key, prepared.until, scores=scores)
@@ -168,6 +175,9 @@ def explanation_of(
     else:
         same = decisions_on(state)[:1] == (chosen.record,)
         found = _recomputed(state, chosen, prepared.attempts, same, scores=scores)
+    if prices is not None and scores:
+        costs = costs_of_explained(found, state, prices)
+        found = msgspec.structs.replace(found, costs=costs)
     if found.decision.kind != "assigned" or prepared.lost_reservation:
         start = state if before is None else before.state
         group = group_of_pod(start, prepared.load, prepared.begin_seq, prepared.key)

@@ -9,6 +9,7 @@ import msgspec
 from asched.audit.devices import DeviceRequestExplanation
 from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.unblock import NodeUnblocking
+from asched.pricing.alternatives import DecisionCosts
 
 
 class NodeRejection(msgspec.Struct, frozen=True, rename="camel"):
@@ -102,3 +103,6 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     """For a pod without a feasible node: the changes that would help. None if not computed."""
     group: PodGroupExplanation | None = None
     """For a pod without a node in a PodGroup: the reason of the group, without changes."""
+    costs: DecisionCosts | None = None
+    """The price of the chosen node, or of the best one without attempts, and of alternatives. None
+    without prices or without such a node."""

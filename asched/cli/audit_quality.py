@@ -59,8 +59,9 @@ def audit_quality(options: AuditQualityOptions) -> None:
     """Compare placements with proven bounds.
 
     Bounds the least number of nodes for the pods that run, and the most pods and the greatest
-    allocation that any scheduler could reach, by mixed-integer programming. For a moment of a
-    journal, or for the runs of a sweep: then the regret of each policy.
+    allocation that any scheduler could reach, by mixed-integer programming; with --prices also the
+    least price of those nodes. For a moment of a journal, or for the runs of a sweep: then the
+    regret of each policy.
     """
     if options.file is not None:
         _audit_sweep(options, options.file)
@@ -95,6 +96,9 @@ def _lines(found: Quality) -> Iterator[Sequence[str]]:
         unit = f"{found.costs.currency} an hour".strip()
         yield f"nodes cost, {unit}", f"{found.costs.nodes:,.2f}", "", ""
         yield f"of this, not requested, {unit}", f"{found.costs.idle:,.2f}", "", ""
+        cost = found.least_cost
+        bound = ("-", "-") if cost is None else (f"≥ {cost.value:,.2f}", f"{cost.gap:.1%}")
+        yield f"nodes in use cost, {unit}", f"{found.costs.in_use:,.2f}", *bound
 
 
 def _bound(bound: ProvenBound | None, sign: str) -> tuple[str, str]:
@@ -129,7 +133,7 @@ def _print_rows(rows: Sequence[QualityRow]) -> None:
     columns = [name.removesuffix("_nodes").replace("_", " ").upper() for name in axes]
     columns += ["EXCESS NODES", "MISSED PODS", "GAP"]
     if any(row.quality and row.quality.mean_idle_cost is not None for row in rows):
-        columns.append("IDLE COST / H")
+        columns += ["EXCESS COST / H", "IDLE COST / H"]
     cells = [
         [*("" if one[name] is None else str(one[name]) for name in axes), *_cells(row)]
         for one, row in zip(settings, rows, strict=True)
@@ -148,11 +152,13 @@ def _cells(row: QualityRow) -> Sequence[str]:
     if row.quality is None:
         return ("failed", "", "")
     gaps = [moment.most_pods.gap for moment in row.quality.moments]
-    gaps += [one.least_nodes.gap for one in row.quality.moments if one.least_nodes is not None]
+    for moment in row.quality.moments:
+        least = (moment.least_nodes, moment.least_cost)
+        gaps += [bound.gap for bound in least if bound is not None]
     excess, missed = row.quality.mean_excess_nodes, row.quality.mean_missed_pods
     cells = (f"{excess:,.2f}", f"{missed:,.2f}", f"{max(gaps, default=0.0):.1%}")
-    idle = row.quality.mean_idle_cost
-    return cells if idle is None else (*cells, f"{idle:,.2f}")
+    regret, idle = row.quality.mean_excess_cost, row.quality.mean_idle_cost
+    return cells if idle is None or regret is None else (*cells, f"{regret:,.2f}", f"{idle:,.2f}")
 
 
 def _plain(row: QualityRow) -> Mapping[str, Any]:
@@ -161,6 +167,7 @@ def _plain(row: QualityRow) -> Mapping[str, Any]:
         found |= {
             "meanExcessNodes": row.quality.mean_excess_nodes,
             "meanMissedPods": row.quality.mean_missed_pods,
+            "meanExcessCost": row.quality.mean_excess_cost,
             "meanIdleCost": row.quality.mean_idle_cost,
             "moments": row.quality.moments,
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +24,7 @@ from asched.cli.run import ClusterOptions
 
 if TYPE_CHECKING:
     from asched.consolidation import ConsolidationPlan, ConsolidationSettings
+    from asched.consolidation.search import ProgressListener, SearchProgress
     from asched.journal.store import JournalStore
 
 DEFAULT_RECORD: Final = "asched-consolidation.db"
@@ -124,12 +127,33 @@ def _plan_of_journal(
 
     async def query(store: JournalStore) -> ConsolidationPlan:
         state, _ = await state_at(store, load, at_ns)
-        return plan_consolidation(state, load, with_prices(settings, state, prices))
+        with search_progress() as show:
+            return plan_consolidation(state, load, with_prices(settings, state, prices), show)
 
     try:
         return query_journal(journal, query)
     except ConsolidationError as error:
         raise BadInput(str(error)) from None
+
+
+@contextmanager
+def search_progress() -> Iterator[ProgressListener]:
+    """A listener that shows the steps of the search, on a terminal's stderr only."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("reading the state", total=None)
+
+        def show(progress: SearchProgress) -> None:
+            step = f"step {progress.step}: trying {progress.domains:,} nodes or domains"
+            bars.update(task, description=step, completed=progress.done, total=progress.domains)
+
+        yield show
 
 
 def show_plan(plan: ConsolidationPlan, output: TableOrData) -> None:

@@ -13,6 +13,7 @@ from asched.cli.consolidate import (
     DEFAULT_RECORD,
     ConsolidateOptions,
     ConsolidationStopped,
+    search_progress,
     show_plan,
 )
 from asched.cli.errors import EXIT_INTERRUPTED, as_command_error
@@ -109,9 +110,11 @@ async def _run(
 ) -> ConsolidationResult:
     settings = with_prices(settings, cluster.state, prices)
     known = await with_facts(client, settings, local_storage=options.local_storage)
-    if not options.apply:
-        return ConsolidationResult(plan_consolidation(cluster.state, cluster.load, known), [])
-    plan = await cluster.decide(known)
+    with search_progress() as show:
+        if not options.apply:
+            plan = plan_consolidation(cluster.state, cluster.load, known, show)
+            return ConsolidationResult(plan, [])
+        plan = await cluster.decide(known, show)
     quiet = options.output is TableOrData.JSON
     if not quiet:
         show_plan(plan, options.output)

@@ -13,9 +13,7 @@ import typer
 
 from asched.cli.errors import BadInput
 from asched.cli.options import (
-    DEFAULT_JOURNAL,
-    JournalOption,
-    PricesOption,
+    HistoryReportOptions,
     SinceOption,
     UntilOption,
     installed_plugins,
@@ -26,8 +24,6 @@ from asched.cli.options import (
     takes_options,
 )
 from asched.cli.output import (
-    HtmlOption,
-    OutputOption,
     TableOrData,
     print_json,
     print_table,
@@ -45,8 +41,7 @@ _LIMIT: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffOptions:
-    journal: JournalOption = DEFAULT_JOURNAL
+class DiffOptions(HistoryReportOptions):
     config: Path | None = typer.Option(
         None, "--config", metavar="FILE", help="The configuration to try (YAML)."
     )
@@ -63,9 +58,6 @@ class DiffOptions:
     )
     since: SinceOption = None
     until: UntilOption = None
-    prices: PricesOption = None
-    html: HtmlOption = None
-    output: OutputOption = TableOrData.TABLE
 
 
 @takes_options

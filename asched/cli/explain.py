@@ -14,7 +14,9 @@ from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
+    PricesOption,
     installed_plugins,
+    prices_of,
     query_journal,
     takes_options,
     time_ns,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from asched.audit.pod_group.forms import PodGroupExplanation
     from asched.audit.unblock import NodeUnblocking
     from asched.journal.store import JournalStore
+    from asched.pricing.alternatives import DecisionCosts
 
 NODE_LIMIT: Final = 15
 """Nodes shown of each kind without ``--all``."""
@@ -55,6 +58,7 @@ class ExplainOptions:
     unblock: bool = typer.Option(
         True, "--unblock/--no-unblock", help="Search changes that make a pod or group schedulable."
     )
+    prices: PricesOption = None
     output: OutputOption = TableOrData.TABLE
 
 
@@ -73,6 +77,8 @@ def explain(options: ExplainOptions) -> None:
     chosen = [options.pod, options.job, options.group]
     if sum(name is not None for name in chosen) != 1:
         raise BadInput("name either a pod or, with --job, a job or, with --group, a PodGroup")
+    if options.prices is not None and options.pod is None:
+        raise BadInput("--prices: costs are those of a pod's decision; name a pod")
     if options.group is not None:
         if options.node is not None:
             raise BadInput("--node: a group has no single node; explain one of its pods")
@@ -93,6 +99,8 @@ def explain(options: ExplainOptions) -> None:
             print_nodes(found, None if options.every else NODE_LIMIT)
             if not found.feasible:
                 print_device_requests(found.nodes)
+        if found.costs is not None:
+            _print_costs(found.costs)
         print_unblocking(found)
     _check_reproduced(found.reproduced)
 
@@ -130,6 +138,7 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
     from asched.audit.lookup import PodName
 
     at_ns = None if options.at is None else time_ns(options.at)
+    prices = prices_of(options.prices)
 
     async def query(store: JournalStore) -> Explanation | JobExplanation:
         load, session = installed_plugins().load, options.attempt
@@ -137,9 +146,17 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
         if options.job is None:
             try:
                 return await explain_pod(
-                    store, name, load, attempt=session, at_ns=at_ns, unblock=options.unblock
+                    store,
+                    name,
+                    load,
+                    attempt=session,
+                    at_ns=at_ns,
+                    unblock=options.unblock,
+                    prices=prices,
                 )
             except InSessionsError as placed:
+                if prices is not None:
+                    raise BadInput(f"--prices: {placed}; they have no ranked nodes") from None
                 # The session that placed the pod, not a later one that left it alone.
                 name, session = PodName.parse(placed.key), session or placed.session or None
         return await explain_job(store, name, load, session=session, at_ns=at_ns)
@@ -273,6 +290,27 @@ def print_nodes(found: Explanation, limit: int | None) -> None:
         ]
         print_table(("NODE", "REJECTED BY"), rows)
         _print_omitted(len(rejected), limit)
+
+
+def _print_costs(costs: DecisionCosts) -> None:
+    kinds = [("chosen", costs.chosen), ("cheapest", costs.cheapest)]
+    if costs.runner_up is not None:
+        kinds.insert(1, ("runner-up", costs.runner_up))
+    print_table(
+        ("NODE", "", "NODE PRICE", "DIFFERENCE", "PART OF THE POD", "DIFFERENCE"),
+        [
+            (
+                cost.node,
+                kind,
+                f"{cost.node_per_hour:,.4f}",
+                f"{cost.node_difference:+,.4f}",
+                f"{cost.pod_per_hour:,.4f}",
+                f"{cost.pod_difference:+,.4f}",
+            )
+            for kind, cost in kinds
+        ],
+        title=f"costs by the hour{', ' if costs.currency else ''}{costs.currency}",
+    )
 
 
 def print_unblocking(found: Explanation) -> None:

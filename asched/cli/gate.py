@@ -10,15 +10,11 @@ import typer
 
 from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.options import (
-    DEFAULT_JOURNAL,
-    JournalOption,
-    PricesOption,
+    HistoryReportOptions,
     prices_of,
     takes_options,
 )
 from asched.cli.output import (
-    HtmlOption,
-    OutputOption,
     TableOrData,
     print_json,
     print_table,
@@ -33,13 +29,12 @@ _SHOWN: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions:
+class GateOptions(HistoryReportOptions):
     candidate: list[Path] = typer.Option(
         [],
         metavar="PATH",
         help="A configuration file or the folder of a virtual environment, or one of each.",
     )
-    journal: JournalOption = DEFAULT_JOURNAL
     days: float = typer.Option(7.0, help="The last days of the journal.", min=0.001)
     thresholds: Path | None = typer.Option(
         None, metavar="FILE", help="Thresholds, instead of the default ones (docs/gate.md)."
@@ -49,9 +44,6 @@ class GateOptions:
         metavar="CONDITION",
         help='A threshold, such as "p95_wait_s <= 1.1 * baseline"; may be repeated.',
     )
-    prices: PricesOption = None
-    html: HtmlOption = None
-    output: OutputOption = TableOrData.TABLE
 
 
 @takes_options

@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -18,6 +19,7 @@ import typer
 
 from asched.audit.times import TIMES, TimeTextError, parse_time_ns
 from asched.cli.errors import BadInput
+from asched.cli.output import HtmlOption, OutputOption, TableOrData
 
 if TYPE_CHECKING:
     from asched.audit.history import Period
@@ -72,6 +74,16 @@ PricesOption = Annotated[
     Path | None,
     typer.Option("--prices", metavar="FILE", help="Prices, to report costs (docs/costs.md)."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryReportOptions:
+    """A journal whose history is decided again, and the report about it."""
+
+    journal: JournalOption = DEFAULT_JOURNAL
+    prices: PricesOption = None
+    html: HtmlOption = None
+    output: OutputOption = TableOrData.TABLE
 
 
 def prices_of(file: Path | None) -> Prices | None:

@@ -16,6 +16,7 @@ import msgspec
 from asched import __version__
 from asched.config.file import Configuration
 from asched.consolidation.plan import ConsolidationPlan, plan_consolidation
+from asched.consolidation.search import ProgressListener
 from asched.core.inputs import Batch, Change, sync_problem
 from asched.core.scheduler import SchedulerCore
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
@@ -134,12 +135,14 @@ class FollowedCluster:
         await self.until(lambda: not self._core.unsynced, timeout_s)
         return sync_problem(self._core.unsynced)
 
-    async def decide(self, settings: ConsolidationSettings) -> ConsolidationPlan:
+    async def decide(
+        self, settings: ConsolidationSettings, progress: ProgressListener | None = None
+    ) -> ConsolidationPlan:
         """Plan on the present state, and record the plan. Raises ConsolidationError,
         :class:`~asched.journal.errors.JournalError`."""
         self._begin_turn()
         self._core.record_turn()  # the plan depends on the time of its turn
-        plan = plan_consolidation(self.state, self.load, settings)
+        plan = plan_consolidation(self.state, self.load, settings, progress)
         self._core.apply(ConsolidationDecided(settings, plan.freed))
         await self._commit()
         return plan

@@ -6,7 +6,7 @@ cycle counts, and the moves before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from asched.framework.runtime.profile import PluginLoader
 from asched.model.node import Node
 from asched.model.pod import Pod, PodStatus
 from asched.state.checkpoint import restore
-from asched.state.cluster import ClusterState, PlacementState
+from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.consolidation_records import PodMove
 from asched.state.records import (
     Assigned,
@@ -45,6 +45,8 @@ class MoveTrial:
         self.state: ClusterState = fold.state
         self._core = SchedulerCore(fold)
         self._core.begin_turn(self.state.now_ns)
+        self._cordoned: dict[str, Node] = {}
+        """The nodes before they were cordoned here."""
         self._message = ""
         """Why the replacement in hand was rejected last."""
         self._evicts = ""
@@ -61,37 +63,48 @@ class MoveTrial:
         """Make nodes unschedulable."""
         for name in nodes:
             node = self.state.objects(Node)[name]
-            spec = replace(node.spec, unschedulable=True)
-            self._core.apply(ObjectObserved(replace(node, spec=spec)))
+            if name not in self._cordoned:
+                self._cordoned[name] = node
+                spec = replace(node.spec, unschedulable=True)
+                self._core.apply(ObjectObserved(replace(node, spec=spec)))
 
-    def attempt(self, nodes: Collection[str], freed: frozenset[str]) -> str:
-        """Free nodes on top of what was done, if that is possible; otherwise undo it.
+    def free(self, nodes: Collection[str], freed: Collection[str]) -> tuple[PodMove, ...] | str:
+        """Free nodes on top of what was done; if that is impossible, undo it and the cordon.
 
-        Returns why it is not; empty if the nodes are free. ``freed``: all nodes that are cordoned,
-        with these. The undone state may differ in the queue of pending pods.
+        Returns the moves, or why there are none. ``freed``: all nodes that are cordoned, with
+        these. The undone state may differ in the queue of pending pods.
         """
-        known = [self.state.objects(Node)[name] for name in nodes]
-        moved: list[Pod] = []
         self.cordon(nodes)
-        reason = ""
-        for pod in moving_pods(e for e in self.state.pods.values() if e.node in nodes):
+        moves: list[PodMove] = []
+        moved: list[Pod] = []
+        for pod in moving_pods(self._on(nodes)):
             node = self.state.pods[pod.key].node
             moved.append(with_node(pod.pod, node))
             result = self.move(pod, node, freed)
             if isinstance(result, str):
-                reason = result
-                break
-        if reason:
-            for original in reversed(moved):
-                uid = self.state.pods[original.key].info.uid
-                self._core.apply(ObjectDeleted("Pod", original.key, uid))
-                self._core.apply(ObjectObserved(original))
-            for observed in known:
-                self._core.apply(ObjectObserved(observed))
-            self._core.take_records()
-        return reason
+                self._undo(nodes, moved)
+                return result
+            moves.append(result)
+        return tuple(moves)
 
-    def move(self, pod: PodInfo, node: str, freed: frozenset[str]) -> PodMove | str:
+    def _on(self, nodes: Iterable[str]) -> Iterator[PodEntry]:
+        """The pods of nodes."""
+        table = self.state.nodes
+        for name in nodes:
+            row = table.row_of(name)
+            for pod in () if row is None else table.pods(row):
+                yield self.state.pods[pod.key]
+
+    def _undo(self, nodes: Iterable[str], moved: Sequence[Pod]) -> None:
+        for original in reversed(moved):
+            uid = self.state.pods[original.key].info.uid
+            self._core.apply(ObjectDeleted("Pod", original.key, uid))
+            self._core.apply(ObjectObserved(original))
+        for name in nodes:
+            self._core.apply(ObjectObserved(self._cordoned.pop(name)))
+        self._core.take_records()
+
+    def move(self, pod: PodInfo, node: str, freed: Collection[str]) -> PodMove | str:
         """Delete a pod and let the core place its replacement.
 
         Returns why that fails: no node, an eviction, or a node among ``freed``.

@@ -20,8 +20,6 @@ from asched.audit.whatif.recorded_history import (
     recorded_history,
 )
 from asched.fit.forecast import (
-    HIGH,
-    LOW,
     Forecast,
     ForecastSettings,
     PodHistory,
@@ -29,7 +27,7 @@ from asched.fit.forecast import (
     StartingPoint,
     by_uid,
     ignore_sample,
-    quantile,
+    interval,
 )
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import apply_stored
@@ -75,9 +73,9 @@ class Calibration(msgspec.Struct, frozen=True, rename="camel"):
     base_brier: float | None
     """That of always stating the overall share of each time."""
     covered: float | None
-    """The share of known start times within the 80 % interval."""
+    """The share of starts within the 80 % interval."""
     intervals: int
-    """The number of pods with a known start time."""
+    """The number of pods of which it is known whether they started before the horizon."""
 
 
 class StartStatement(NamedTuple):
@@ -94,10 +92,17 @@ class PodOutcomeAfter(NamedTuple):
     started_s: float | None
     """None if no start is known."""
     known_s: float
-    """Until then, the pod is known not to have started."""
+    """Without a known start: until then, the pod is known not to have started."""
+    history_s: float
+    """The history ends then."""
 
     def started_within(self, within_s: float) -> bool | None:
-        """None if that is not known."""
+        """None if that is not known, or if the history is shorter.
+
+        Of a shorter history, early starts would count and late ones would not.
+        """
+        if within_s > self.history_s:
+            return None
         if self.started_s is not None:
             return self.started_s <= within_s
         return False if self.known_s >= within_s else None
@@ -220,24 +225,29 @@ class _Comparison:
                     yield StartStatement(within_s, stated, happened)
 
     def covered(self) -> Iterator[bool]:
-        """Whether each known start time is within its 80 % interval."""
+        """Whether each start is within its 80 % interval, of pods of which it is known whether they
+        started before the horizon."""
         number = len(self._samples)
         for uid, outcome in self._outcomes.items():
-            if outcome.started_s is None or outcome.started_s > self._settings.horizon_s:
+            started = outcome.started_within(self._settings.horizon_s)
+            if started is None:
                 continue
-            times = by_uid(self._samples, uid)
-            low, high = (quantile(times, number, share) for share in (LOW, HIGH))
-            yield (low is not None and low <= outcome.started_s) and (
-                high is None or outcome.started_s <= high
-            )
+            low, high = interval(by_uid(self._samples, uid), number)
+            start_s = outcome.started_s
+            if not started or start_s is None:
+                # After the horizon, which is where an interval without an end reaches.
+                yield high is None
+            else:
+                yield low is not None and low <= start_s and (high is None or start_s <= high)
 
 
 def outcome_after(run: PodRun, now_ns: int, end_ns: int) -> PodOutcomeAfter:
     """What happened to a pod that waits at ``now_ns``; the history ends at ``end_ns``."""
+    history_s = (end_ns - now_ns) / NS_PER_S
     if run.bound_ns is not None:
-        return PodOutcomeAfter((run.bound_ns - now_ns) / NS_PER_S, 0.0)
+        return PodOutcomeAfter((run.bound_ns - now_ns) / NS_PER_S, 0.0, history_s)
     last_ns = end_ns if run.ended_ns is None else min(end_ns, run.ended_ns)
-    return PodOutcomeAfter(None, (last_ns - now_ns) / NS_PER_S)
+    return PodOutcomeAfter(None, (last_ns - now_ns) / NS_PER_S, history_s)
 
 
 def summarized(

@@ -6,6 +6,7 @@ cycles from there. Bindings take their usual time; nodes do not change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
@@ -222,6 +223,22 @@ def quantile(values: Sequence[float], samples: int, share: float) -> float | Non
     return ordered[needed - 1] if needed <= len(ordered) else None
 
 
+def interval(values: Sequence[float], samples: int) -> tuple[float | None, float | None]:
+    """The ends of the 80 % interval, from the times of the samples that started.
+
+    An end is None if it is after the horizon. The interval between the j-th and the k-th of n
+    samples holds one more draw with probability (k - j) / (n + 1); j and k are chosen for at least
+    80 %. Too few samples have no lower or no upper end: it is 0 or None then.
+    """
+    ordered = sorted(values)
+    first, last = (
+        math.floor(round(LOW * (samples + 1), 6)),
+        math.ceil(round(HIGH * (samples + 1), 6)),
+    )
+    low = 0.0 if first < 1 else ordered[first - 1] if first <= len(ordered) else None
+    return low, ordered[last - 1] if last <= len(ordered) else None
+
+
 def estimate(
     forecast: Forecast,
     added: Sequence[Pod],
@@ -232,13 +249,14 @@ def estimate(
     samples = forecast.start_times_s(added, wanted)
     whole = [max(times.values()) for times in samples if len(times) == len(wanted)]
     number = len(samples)
+    low_s, high_s = interval(whole, number)
     return StartEstimate(
         samples=number,
         started=len(whole),
         horizon_s=settings.horizon_s,
         median_s=quantile(whole, number, 0.5),
-        low_s=quantile(whole, number, LOW),
-        high_s=quantile(whole, number, HIGH),
+        low_s=low_s,
+        high_s=high_s,
         arrivals=settings.arrivals,
         seed=settings.seed,
         notes=forecast.notes,

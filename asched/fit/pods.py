@@ -250,8 +250,13 @@ class ManifestPods:
         name, state = pod.spec.scheduler_name, self._state
         if name in state.profiles:
             return
-        if name in state.sessions:
-            message = f"batch sessions place the pods of {name}; fit answers for profiles only"
+        sessions = state.sessions.get(name)
+        if sessions is not None:
+            actions = ", ".join(sessions.spec.actions)
+            message = (
+                f"batch sessions of {name} (actions: {actions}) place these pods together with all"
+                " pending ones; fit answers for profiles only, asched simulate runs sessions"
+            )
             raise each.origin.error(message)
         guess = nearest(name, [*state.profiles]) or next(iter(state.profiles), "")
         hint = f"; did you mean {guess}?" if guess else "; the state has no profile"

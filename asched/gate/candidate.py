@@ -11,6 +11,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 
+from asched.audit.timeline import time_of
 from asched.config.file import ConfigFileError, read_text
 from asched.gate.side import FORMAT, SideRequest, SideResult
 from asched.gate.verdict import GateReport, judged
@@ -88,7 +89,10 @@ def gate(
         raise ExecutionError(f"the recorded configuration cannot be simulated: {baseline.error}")
     if found.invalid:
         raise ConfigFileError(found.invalid)
-    return judged(request, candidate.name, (baseline, found), thresholds)
+    report = judged(request, candidate.name, (baseline, found), thresholds)
+    # A journal may hold fewer days than were asked for.
+    begin = max(report.begin, time_of(history.first_written_ns()))
+    return msgspec.structs.replace(report, begin=begin)
 
 
 async def _sides(request: SideRequest, candidate: GateCandidate) -> tuple[SideResult, SideResult]:

@@ -10,7 +10,7 @@ limit; the gap is between that bound and the best solution that it found.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -33,6 +33,15 @@ class ProvenBound(msgspec.Struct, frozen=True, rename="camel"):
     """(best solution of the program - bound) / best solution: 0 if the program was solved."""
 
 
+class ProvenCost(msgspec.Struct, frozen=True, rename="camel"):
+    """A proven limit of a price by the hour."""
+
+    value: float
+    """No scheduler gets along with less."""
+    gap: float
+    """As :attr:`ProvenBound.gap`."""
+
+
 class _Model(NamedTuple):
     """The program; ``pods[k, n]`` is None where pods of kind k may not run."""
 
@@ -48,15 +57,39 @@ def least_nodes(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> Pr
     within the limit.
     """
 
-    def build(model: _Model) -> Any:
-        for number, kind in enumerate(problem.pods):
-            placed = [pods for (k, _), pods in model.pods.items() if k == number]
-            if not placed:
-                return None
-            model.solver.addConstr(sum(placed) == kind.number)
-        return sum(model.nodes)
+    found = _solved(problem, limit_s, lambda model: _all_placed(problem, model, None), least=True)
+    return None if found is None else _rounded(found, least=True)
 
-    return _solved(problem, limit_s, build, least=True)
+
+def least_cost(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> ProvenCost | None:
+    """The least price of nodes on which all pods run; None if they cannot all run at once.
+
+    Raises as :func:`least_nodes`.
+    """
+    prices = [kind.per_hour for kind in problem.nodes]
+    # Coefficients of at most 1: the tolerances of the solver are absolute.
+    unit = max(prices, default=0.0) or 1.0
+    weights = [price / unit for price in prices]
+    found = _solved(
+        problem, limit_s, lambda model: _all_placed(problem, model, weights), least=True
+    )
+    if found is None:
+        return None
+    safe = max(0.0, found.bound - _TOLERANCE)
+    return ProvenCost(safe * unit, _gap(found.solution, found.bound))
+
+
+def _all_placed(problem: PackingProblem, model: _Model, weights: Sequence[float] | None) -> Any:
+    """The number of nodes in use, or their weight, with all pods placed; None if that is
+    impossible."""
+    for number, kind in enumerate(problem.pods):
+        placed = [pods for (k, _), pods in model.pods.items() if k == number]
+        if not placed:
+            return None
+        model.solver.addConstr(sum(placed) == kind.number)
+    if weights is None:
+        return sum(model.nodes)
+    return sum(weight * nodes for weight, nodes in zip(weights, model.nodes, strict=True))
 
 
 def most_pods(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> ProvenBound:
@@ -86,15 +119,38 @@ def _most(problem: PackingProblem, limit_s: float, worth: Any) -> ProvenBound:
     found = _solved(problem, limit_s, build, least=False)
     if found is None:
         return ProvenBound(0, 0.0)
-    return msgspec.structs.replace(found, value=found.value * unit)
+    rounded = _rounded(found, least=False)
+    return msgspec.structs.replace(rounded, value=rounded.value * unit)
+
+
+class _Solved(NamedTuple):
+    """The answer of the solver."""
+
+    bound: float
+    solution: float
+    """The best one that it found; infinite for none."""
+
+
+def _rounded(found: _Solved, *, least: bool) -> ProvenBound:
+    """The bound of a whole number."""
+    round_up = math.ceil(found.bound - _TOLERANCE)
+    value = round_up if least else math.floor(found.bound + _TOLERANCE)
+    return ProvenBound(value, _gap(found.solution, value))
+
+
+def _gap(solution: float, bound: float) -> float:
+    if not math.isfinite(solution):
+        return 1.0
+    gap = abs(solution - bound) / abs(solution) if solution else 0.0
+    return 0.0 if gap < 2 * _TOLERANCE else round(gap, 6)
 
 
 def _solved(
     problem: PackingProblem, limit_s: float, build: Callable[[_Model], Any], *, least: bool
-) -> ProvenBound | None:
+) -> _Solved | None:
     """None if the program has no solution."""
     if not problem.pods or not problem.nodes:
-        return ProvenBound(0, 0.0) if not problem.pods else None
+        return _Solved(0.0, 0.0) if not problem.pods else None
     highspy = _highspy()
     model = _model(problem, highspy)
     objective = build(model)
@@ -109,10 +165,7 @@ def _solved(
     bound = info.mip_dual_bound
     if not math.isfinite(bound):
         raise ExecutionError(f"the solver proved nothing within {limit_s:g} s; give it more time")
-    value = math.ceil(bound - _TOLERANCE) if least else math.floor(bound + _TOLERANCE)
-    found = info.objective_function_value
-    gap = abs(found - value) / abs(found) if math.isfinite(found) and found else 1.0
-    return ProvenBound(value, 0.0 if gap < _TOLERANCE else round(gap, 6))
+    return _Solved(bound, info.objective_function_value)
 
 
 def _model(problem: PackingProblem, highspy: Any) -> _Model:

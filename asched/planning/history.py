@@ -70,6 +70,17 @@ class History(NamedTuple):
         """
         return self.query(self._planned)
 
+    def first_written_ns(self) -> int:
+        """When the first record was written that is not archived. Raises JournalError."""
+
+        async def ask(journal: JournalStore) -> int:
+            archived = (await journal.archived()).seq
+            async for stored in journal.read(archived, archived + 1):
+                return stored.written_at_ns
+            return 0
+
+        return self.query(ask)
+
     async def _planned(self, journal: JournalStore) -> JournalPeriod:
         head = await journal.head()
         written_ns = 0

@@ -19,16 +19,19 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.requests import PODS, Amounts, amounts
 from asched.plugins.shared import repels, required_nodes
+from asched.pricing.prices import Prices
 
 Int64s = NDArray[np.int64]
 
 
 class NodeKind(NamedTuple):
-    """Nodes with equal amounts that admit the same pods."""
+    """Nodes with equal amounts and prices that admit the same pods."""
 
     names: tuple[str, ...]
     allocatable: Int64s
     """By resource."""
+    per_hour: float = 0.0
+    """The price of each node; 0 if the problem has no prices."""
 
 
 class PodKind(NamedTuple):
@@ -58,30 +61,33 @@ class PackingProblem(NamedTuple):
         return int((node.allocatable[asked] // pod.requests[asked]).min())
 
 
-def packing_problem(nodes: Sequence[Node], pods: Iterable[Pod]) -> PackingProblem:
+def packing_problem(
+    nodes: Sequence[Node], pods: Iterable[Pod], prices: Prices | None = None
+) -> PackingProblem:
     """The problem of these pods on these nodes, as if no pod had a node."""
     kinds = Counter(map(shape_of, pods))
     requested = {name for shape in kinds for name, amount in shape.requests.items() if amount}
     resources = (*sorted(requested - {PODS}), PODS)
     rules = [(required_nodes(shape), shape.tolerations) for shape in kinds]
-    groups: dict[tuple[bytes, tuple[bool, ...]], list[str]] = {}
+    groups: dict[tuple[bytes, tuple[bool, ...], float], list[str]] = {}
     for node in nodes:
         taints = node.spec.taints
         admitted_by = tuple(
             rule.matches(node) and not repels(taints, tolerations) for rule, tolerations in rules
         )
-        key = _vector(amounts(node.status.allocatable), resources).tobytes(), admitted_by
-        groups.setdefault(key, []).append(node.name)
+        allocatable = _vector(amounts(node.status.allocatable), resources).tobytes()
+        price = 0.0 if prices is None else prices.node_per_hour(node)
+        groups.setdefault((allocatable, admitted_by, price), []).append(node.name)
     found: Counter[tuple[bytes, tuple[int, ...]]] = Counter()
     for place, (shape, count) in enumerate(kinds.items()):
         requests = _vector({**shape.requests, PODS: 1}, resources)
-        admitted = tuple(i for i, (_, admitted_by) in enumerate(groups) if admitted_by[place])
+        admitted = tuple(i for i, (_, admitted_by, _) in enumerate(groups) if admitted_by[place])
         found[requests.tobytes(), admitted] += count
     return PackingProblem(
         resources,
         tuple(
-            NodeKind(tuple(names), np.frombuffer(allocatable, np.int64))
-            for (allocatable, _), names in groups.items()
+            NodeKind(tuple(names), np.frombuffer(allocatable, np.int64), price)
+            for (allocatable, _, price), names in groups.items()
         ),
         tuple(
             PodKind(count, np.frombuffer(requests, np.int64), admitted_by)

@@ -15,7 +15,14 @@ from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.requests import PODS
-from asched.planning.bounds import ProvenBound, least_nodes, most_of, most_pods
+from asched.planning.bounds import (
+    ProvenBound,
+    ProvenCost,
+    least_cost,
+    least_nodes,
+    most_of,
+    most_pods,
+)
 from asched.planning.packing import PackingProblem, packing_problem
 from asched.pricing.costs import HourlyCosts, hourly_costs
 from asched.pricing.prices import Prices
@@ -55,6 +62,16 @@ class Quality(msgspec.Struct, frozen=True, rename="camel"):
     resources: dict[str, ResourceQuality]
     costs: HourlyCosts | None = None
     """None without prices."""
+    least_cost: ProvenCost | None = None
+    """The least price by the hour of nodes for the pods that are placed. None without prices, and
+    as ``least_nodes``."""
+
+    @property
+    def excess_cost(self) -> float:
+        """By the hour: the price of the nodes in use beyond the bound."""
+        if self.costs is None or self.least_cost is None:
+            return 0.0
+        return self.costs.in_use - self.least_cost.value
 
     @property
     def excess_nodes(self) -> int:
@@ -80,14 +97,21 @@ class QualityOverTime(msgspec.Struct, frozen=True, rename="camel"):
     def mean_idle_cost(self) -> float | None:
         """By the hour; None without prices."""
         found = [moment.costs.idle for moment in self.moments if moment.costs is not None]
-        return sum(found) / len(found) if found else None
+        return _mean(found) if found else None
+
+    @property
+    def mean_excess_cost(self) -> float | None:
+        """By the hour, the regret in money; None without prices."""
+        if not any(moment.costs for moment in self.moments):
+            return None
+        return _mean(moment.excess_cost for moment in self.moments)
 
     @property
     def mean_missed_pods(self) -> float:
         return _mean(moment.missed_pods for moment in self.moments)
 
 
-def _mean(values: Iterable[int]) -> float:
+def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found) if found else 0.0
 
@@ -126,7 +150,14 @@ def quality_of(
             if name != PODS
         },
         costs=hourly_costs(nodes, placed, prices) if prices else None,
+        least_cost=_least_cost(nodes, placed, limit_s, prices) if prices else None,
     )
+
+
+def _least_cost(
+    nodes: Sequence[Node], placed: Sequence[AuditedPod], limit_s: float, prices: Prices
+) -> ProvenCost | None:
+    return least_cost(packing_problem(nodes, [one.pod for one in placed], prices), limit_s)
 
 
 def _allocatable(problem: PackingProblem, resource: str) -> int:

@@ -38,6 +38,8 @@ class HourlyCosts(msgspec.Struct, frozen=True, rename="camel"):
     """What the nodes of a moment cost by the hour."""
 
     nodes: float
+    in_use: float
+    """The nodes with a pod."""
     idle: float
     """The part of ``nodes`` that no pod requests."""
     currency: str = ""
@@ -48,13 +50,18 @@ def hourly_costs(
 ) -> HourlyCosts:
     """The costs of these nodes; ``placed``: pods with the names of their nodes."""
     known = {node.name: node for node in nodes}
-    cost = sum(map(prices.node_per_hour, known.values()))
+    per_hour = {name: prices.node_per_hour(node) for name, node in known.items()}
+    running = [(pod, name) for pod, name in placed if name in known]
     requested = sum(
-        prices.requests_per_hour(shape_of(pod).requests, known[name])
-        for pod, name in placed
-        if name in known
+        prices.requests_per_hour(shape_of(pod).requests, known[name]) for pod, name in running
     )
-    return HourlyCosts(cost, max(0.0, cost - requested), prices.currency)
+    cost = sum(per_hour.values())
+    return HourlyCosts(
+        nodes=cost,
+        in_use=sum(per_hour[name] for name in {name for _, name in running}),
+        idle=max(0.0, cost - requested),
+        currency=prices.currency,
+    )
 
 
 def costs_of(run: WorkloadRun, waits: Iterable[tuple[PodRun, int]], prices: Prices) -> RunCosts:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from asched.audit.entries import Entry
 from asched.cli.main import app
 from asched.journal.opening import open_journal
-from tests.audit.recording import node, pod, woken_pod
+from tests.audit.recording import Recording, node, pod, woken_pod
 
 runner = CliRunner()
 
@@ -129,6 +129,44 @@ def test_explain_one_node(journal: Path) -> None:
     code, out, _ = run(journal, "explain", "next", "--node", "tainted")
     assert code == 0
     assert "REJECTS tainted BECAUSE" in out
+
+
+def test_explain_costs_of_a_decision_and_its_alternatives(tmp_path: Path) -> None:
+    recording = Recording()
+    recording.see(node("a-spot", "2", kind="spot"), node("b", "2"), node("c", "8"))
+    recording.see(node("d", "8"), node("full", "500m", kind="spot"), pod("p", "1"), pod("q", "9"))
+    recording.bind(recording.decide())
+    journal, prices = tmp_path / "journal.db", tmp_path / "prices.yaml"
+    anyio.run(save, recording, journal)
+    prices.write_text(
+        "apiVersion: asched.dev/v1\nkind: Prices\ncurrency: EUR\nresources: {cpu: 0.5}\n"
+        "nodes: [{labels: {kind: spot}, perHour: 0.25}]\n"
+    )
+    with_prices = ("--prices", str(prices))
+    code, out, _ = run(journal, "explain", "p", *with_prices, "-o", "json")
+    assert code == 0
+    costs = json.loads(out)["costs"]
+    chosen, runner_up = costs["chosen"], costs["runnerUp"]
+    assert {chosen["node"], runner_up["node"]} == {"c", "d"}
+    assert (chosen["nodePerHour"], chosen["podPerHour"], chosen["podDifference"]) == (4, 0.5, 0)
+    assert (runner_up["nodeDifference"], runner_up["podDifference"]) == (0, 0)
+    assert costs["cheapest"] == {
+        "node": "a-spot", "nodePerHour": 0.25, "podPerHour": 0.125,
+        "nodeDifference": -3.75, "podDifference": -0.375,
+    }, "the infeasible spot node is no alternative"  # fmt: skip
+    code, out, _ = run(journal, "explain", "p", *with_prices)
+    [cheapest] = [line for line in out.splitlines() if "cheapest" in line]
+    assert cheapest.split() == ["a-spot", "cheapest", "0.2500", "-3.7500", "0.1250", "-0.3750"]
+    assert "costs by the hour, EUR" in out
+    rejected = run(journal, "explain", "q", *with_prices, "-o", "json")
+    assert (rejected[0], json.loads(rejected[1])["costs"]) == (0, None)
+    code, _, err = run(journal, "explain", "--group", "a/b", *with_prices)
+    assert (code, "--prices: costs are those of a pod's decision" in err) == (2, True)
+
+
+async def save(recording: Recording, path: Path) -> None:
+    async with open_journal(str(path)) as store:
+        await recording.store_in(store)
 
 
 def test_explain_json_fields_are_documented(journal: Path) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.consolidation import ConsolidationSettings, plan_consolidation
-from asched.consolidation.candidates import eviction_cost
+from asched.consolidation.candidates import candidates_of, eviction_cost
 from asched.consolidation.live import with_prices
 from asched.consolidation.plan import ConsolidationError, ConsolidationPlan
+from asched.consolidation.search import SearchProgress, cheapest_with_room
 from asched.framework.pod_info import PodInfo
 from asched.model.resources import AnyObject
 from asched.pricing.prices import parse_prices
@@ -270,6 +271,51 @@ def test_every_plan_can_be_carried_out_in_order(
             assert used[move.target] <= nodes[int(move.target[1:])]
     assert all(used[name] == 0 for name in gone)
     assert {kept.name for kept in plan.kept} | gone == {f"n{n}" for n in range(len(nodes))}
+
+
+@given(clusters())
+def test_nodes_beyond_the_first_set_need_more_room_than_there_is(
+    cluster: tuple[list[int], list[tuple[int, int]]],
+) -> None:
+    """The first set contains every number of cheapest nodes that can be freed together."""
+    nodes, pods = cluster
+    state = built(cluster)
+    free = [each for each in candidates_of(state, ALL) if not each.reason]
+    first = cheapest_with_room(state, free)
+    for number in range(first + 1, len(free) + 1):
+        gone = {each.name for each in free[:number]}
+        left = {n: cpu for n, cpu in enumerate(nodes) if f"n{n}" not in gone}
+        for at, cpu in pods:
+            if at in left:
+                left[at] -= cpu
+        moving = [cpu for at, cpu in pods if at not in left]
+        assert sum(moving) > sum(left.values())
+
+
+def test_progress_and_the_limit_of_trials() -> None:
+    seen: list[SearchProgress] = []
+    plan = plan_consolidation(three_nodes(), REGISTRY.load, ALL, seen.append)
+    assert freed(plan) == ["b"]
+    assert [each.step for each in seen] == sorted(each.step for each in seen)
+    assert all(each.done < each.domains for each in seen)
+    stopped = plan_of(three_nodes(), ConsolidationSettings(trials=1))
+    assert freed(stopped) == ["b"], "one trial proves the first set"
+    not_tried = "not tried: the limit of trials is reached"
+    assert reasons(stopped) == {"a": not_tried, "c": not_tried}
+
+
+def test_a_node_that_fails_becomes_a_target() -> None:
+    """The cheapest node has a pod that fits nowhere else; the next two fit on it."""
+    state = state_of(
+        node("a", cpu="8", labels={"disk": "ssd"}),
+        *(node(name, cpu="4") for name in "bc"),
+        owned("bound", cpu="1", node="a", spec={"nodeSelector": {"disk": "ssd"}}),
+        *(owned(f"{name}{i}", cpu="1", node=name) for name in "bc" for i in range(2)),
+    )
+    plan = plan_of(state)
+    assert freed(plan) == ["b", "c"]
+    assert {move.target for domain in plan.freed for move in domain.moves} == {"a"}
+    assert "would not be scheduled" in reasons(plan)["a"]
 
 
 @given(clusters())

@@ -14,10 +14,12 @@ from asched.cli.main import app
 from asched.fit.answer import FitQuery, fit
 from asched.fit.forms import FitAnswer
 from asched.fit.manifest import object_of
+from asched.framework.sessions import SessionSpec
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.model.resources import Resource, decode
 from asched.model.workloads import PriorityClass
+from asched.state.session_records import SessionsLoaded
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
 
 Object = dict[str, Any]
@@ -134,6 +136,15 @@ async def test_wrong_manifest_is_one_line(
         await answer(journal, {**manifest(), **changed})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+async def test_pods_of_batch_sessions_name_their_actions() -> None:
+    recording = recorded()
+    actions = ("optimal", "allocate")
+    recording.add(SessionsLoaded((SessionSpec("gangs", actions, ()),)))
+    store = await recording.journal()
+    with pytest.raises(AuditError, match=r"gangs \(actions: optimal, allocate\) place these pods"):
+        await answer(store, manifest(schedulerName="gangs"))
 
 
 @pytest.fixture

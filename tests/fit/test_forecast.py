@@ -26,7 +26,7 @@ from asched.fit.calibration import (
     calibrate,
     summarized,
 )
-from asched.fit.forecast import ForecastSettings, quantile
+from asched.fit.forecast import ForecastSettings, interval, quantile
 from asched.fit.forms import StartEstimate
 from asched.fit.manifest import object_of
 from asched.journal.memory import MemoryStore
@@ -141,7 +141,7 @@ def test_quantile_counts_samples_that_did_not_start(
 async def test_calibration_of_known_lifetimes_is_exact() -> None:
     """A backlog of equal pods with known lifetimes: what is stated happens."""
     store = await recorded(scenario("45m", every="20s"))
-    settings = ForecastSettings(4, horizon_s=3600.0, arrivals=False)
+    settings = ForecastSettings(4, horizon_s=900.0, arrivals=False)
     found = await calibrate(store, REGISTRY.load, settings, 8)
     assert found.moments == 8
     assert found.pods > 8
@@ -183,11 +183,28 @@ def test_table_counts_every_statement_once(
 
 
 def test_unknown_outcomes_are_no_statements() -> None:
-    deleted = PodOutcomeAfter(None, 600.0)
+    deleted = PodOutcomeAfter(None, 600.0, 3600.0)
     assert deleted.started_within(300.0) is False
     assert deleted.started_within(900.0) is None
-    assert PodOutcomeAfter(400.0, 0.0).started_within(300.0) is False
-    assert PodOutcomeAfter(400.0, 0.0).started_within(900.0) is True
+    assert PodOutcomeAfter(400.0, 0.0, 3600.0).started_within(300.0) is False
+    assert PodOutcomeAfter(400.0, 0.0, 3600.0).started_within(900.0) is True
+    # The history ends before: a late start could not be seen.
+    assert PodOutcomeAfter(400.0, 0.0, 600.0).started_within(900.0) is None
+
+
+@given(st.integers(1, 120))
+def test_interval_holds_another_draw_with_the_stated_probability(samples: int) -> None:
+    """By symmetry, each of the n + 1 ranks of another draw among n samples is equally probable."""
+    ranks = [float(rank) for rank in range(1, samples + 1)]
+    low, high = interval(ranks, samples)
+    assert low is not None
+    end = samples + 1 if high is None else high
+    assert (end - low) / (samples + 1) >= 0.8 - 1e-9
+    assert (end - low) / (samples + 1) <= 0.8 + 2 / (samples + 1)
+    # Samples that did not start are after all others.
+    started = ranks[: samples // 2]
+    assert interval(started, samples)[0] == (low if low <= len(started) else None)
+    assert interval(started, samples)[1] is None
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -205,9 +222,9 @@ async def test_commands(tmp_path: Path) -> None:
         return await anyio.to_thread.run_sync(run, *arguments)
 
     at = ("--journal", str(journal))
-    code, out, err = await command(str(file), *at, "--estimate", "--samples", "5", "--no-arrivals")
+    code, out, err = await command(str(file), *at, "--estimate", "--samples", "20", "--no-arrivals")
     assert (code, err) == (1, "")
-    assert "would run after 1m40s (median), 80 % interval 1m40s to 1m40s; 5 of 5 samples" in out
+    assert "would run after 1m40s (median), 80 % interval 1m40s to 1m40s; 20 of 20 samples" in out
     code, _, err = await command("--calibrate", *at)
     assert code == 2
     assert "no pod waits" in err

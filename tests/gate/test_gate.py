@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import venv
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import asched
+from asched.audit.timeline import time_of
 from asched.cli.main import app
 from asched.gate.agreement import agreement_of
 from asched.journal.opening import open_journal
@@ -49,6 +51,8 @@ def test_equal_configuration_passes(journal: Path, tmp_path: Path) -> None:
     assert before == after
     assert before["placed"] > 40
     assert found["candidate"]["agreement"]["differences"] == []
+    first = time_of(open_history(journal).first_written_ns())
+    assert datetime.fromisoformat(found["begin"]) == first, "the journal has fewer than 7 days"
 
 
 def test_other_configuration_fails(journal: Path, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 from asched import planning
 from asched.cli.main import app
 from asched.model.pod import Toleration
-from asched.planning.bounds import least_nodes, most_of, most_pods
+from asched.planning.bounds import least_cost, least_nodes, most_of, most_pods
 from asched.planning.packing import NodeKind, PackingProblem, PodKind, packing_problem
 from asched.planning.quality import AuditedPod, quality_of
+from asched.pricing.prices import NodePrice, Prices
 from tests.audit.recording import node, pod
 
 LIMIT_S = 20.0
@@ -28,18 +29,23 @@ LIMIT_S = 20.0
 amounts = st.tuples(st.integers(0, 4), st.integers(1, 4))
 
 
-def problem(nodes: list[tuple[int, int]], pods: list[tuple[int, int]]) -> PackingProblem:
+def problem(
+    nodes: list[tuple[int, int]], pods: list[tuple[int, int]], prices: list[float] | None = None
+) -> PackingProblem:
     """One kind for each node and each pod; pods may run everywhere."""
     every = tuple(range(len(nodes)))
+    per_hour = prices or [0.0] * len(nodes)
     return PackingProblem(
         ("cpu", "pods"),
-        tuple(NodeKind((f"n{i}",), np.array(one)) for i, one in enumerate(nodes)),
+        tuple(NodeKind((f"n{i}",), np.array(one), per_hour[i]) for i, one in enumerate(nodes)),
         tuple(PodKind(1, np.array(one), every) for one in pods),
     )
 
 
-def best(nodes: list[tuple[int, int]], pods: list[tuple[int, int]]) -> tuple[int | None, int, int]:
-    """(least nodes for all pods, most pods, most of the first resource) by trying everything."""
+def placements_of(
+    nodes: list[tuple[int, int]], pods: list[tuple[int, int]]
+) -> frozenset[tuple[int, ...]]:
+    """(bits of used nodes, pods, amount of the first resource) of every placement."""
 
     @cache
     def placements(left: int, free: tuple[tuple[int, int], ...]) -> frozenset[tuple[int, ...]]:
@@ -55,7 +61,12 @@ def best(nodes: list[tuple[int, int]], pods: list[tuple[int, int]]) -> tuple[int
                     found.add((used | 1 << i, count + 1, amount + asked[0]))
         return frozenset(found)
 
-    every = placements(0, tuple(nodes))
+    return placements(0, tuple(nodes))
+
+
+def best(nodes: list[tuple[int, int]], pods: list[tuple[int, int]]) -> tuple[int | None, int, int]:
+    """(least nodes for all pods, most pods, most of the first resource) by trying everything."""
+    every = placements_of(nodes, pods)
     whole = [used.bit_count() for used, count, _ in every if count == len(pods)]
     return (
         min(whole, default=None),
@@ -83,6 +94,89 @@ def test_bounds_hold_for_all_placements(
     if len(nodes) == 1:
         # Without a choice of nodes nothing is relaxed.
         assert (found and found.value, most_pods(given_problem, LIMIT_S).value) == (least, most)
+
+
+@given(
+    nodes=st.lists(
+        st.tuples(st.integers(0, 8), st.integers(1, 6), st.integers(0, 4)), min_size=1, max_size=4
+    ),
+    pods=st.lists(amounts, min_size=1, max_size=5),
+)
+def test_no_placement_is_cheaper_than_the_bound(
+    nodes: list[tuple[int, int, int]], pods: list[tuple[int, int]]
+) -> None:
+    sizes = [(cpu, slots) for cpu, slots, _ in nodes]
+    prices = [tenths / 10 for *_, tenths in nodes]
+    found = least_cost(problem(sizes, pods, prices), LIMIT_S)
+    costs = [
+        sum(price for i, price in enumerate(prices) if used >> i & 1)
+        for used, count, _ in placements_of(sizes, pods)
+        if count == len(pods)
+    ]
+    if not costs:
+        assert found is None, "with a kind for each node nothing is relaxed"
+        return
+    assert found is not None
+    assert found.gap <= 1e-4, "the solver ends there"
+    assert found.value == pytest.approx(min(costs), abs=1e-3)
+    assert found.value <= min(costs)
+    merged = least_cost(with_equal_nodes_merged(problem(sizes, pods, prices)), LIMIT_S)
+    assert merged is not None
+    assert merged.value <= min(costs)
+
+
+def with_equal_nodes_merged(separate: PackingProblem) -> PackingProblem:
+    """Equal nodes are of one kind, which relaxes the packing of each."""
+    kinds = {
+        (tuple(one.allocatable.tolist()), one.per_hour): one.allocatable for one in separate.nodes
+    }
+    names = {
+        key: tuple(
+            one.names[0]
+            for one in separate.nodes
+            if (tuple(one.allocatable.tolist()), one.per_hour) == key
+        )
+        for key in kinds
+    }
+    nodes = tuple(NodeKind(names[key], kinds[key], key[1]) for key in kinds)
+    every = tuple(range(len(nodes)))
+    return PackingProblem(
+        separate.resources, nodes, tuple(one._replace(node_kinds=every) for one in separate.pods)
+    )
+
+
+def test_cost_bound_chooses_cheap_nodes() -> None:
+    """Four pods of one core: two cheap nodes with two cores, not one dear node with eight."""
+    kinds = PackingProblem(
+        ("cpu", "pods"),
+        (
+            NodeKind(("large",), np.array([8000, 110]), 1.0),
+            NodeKind(tuple("abc"), np.array([2000, 110]), 0.3),
+        ),
+        (PodKind(4, np.array([1000, 1]), (0, 1)),),
+    )
+    found = least_cost(kinds, LIMIT_S)
+    assert found is not None
+    assert found.value == pytest.approx(0.6, abs=1e-5)
+    assert found.gap == 0.0
+    nodes = least_nodes(kinds, LIMIT_S)
+    assert nodes
+    assert nodes.value == 1
+
+
+def test_regret_in_money() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    prices = Prices(
+        "asched.dev/v1", "Prices", {"cpu": 0.1}, nodes=(NodePrice(1.5, {"kind": "dear"}),)
+    )
+    nodes = [node("a"), node("b"), node("c", kind="dear"), node("d")]
+    placed = [AuditedPod(pod("p"), "a"), AuditedPod(pod("q"), "c"), AuditedPod(pod("r"), "")]
+    found = quality_of(at, nodes, placed, LIMIT_S, prices)
+    assert found.costs is not None
+    assert found.costs.nodes == pytest.approx(2.7)
+    assert found.costs.in_use == pytest.approx(1.9)
+    assert found.excess_cost == pytest.approx(1.5, abs=1e-5), "both pods fit on one cheap node"
+    assert quality_of(at, nodes, placed, LIMIT_S).least_cost is None
 
 
 def test_rounding_by_node_counts() -> None:
@@ -169,6 +263,12 @@ def test_command_on_a_sweep(journal: Path, tmp_path: Path) -> None:
     assert [len(row["moments"]) for row in found] == [2, 2]
     table = CliRunner().invoke(app, ["audit-quality", str(file), *options])
     assert "NodeResourcesFit=5" in table.stdout
+    prices = ["--prices", "docs/examples/prices.yaml"]
+    priced = CliRunner().invoke(app, ["audit-quality", str(file), *options, *prices])
+    assert "EXCESS COST / H" in priced.stdout
+    ran = CliRunner().invoke(app, ["audit-quality", str(file), *options, *prices, "-o", "json"])
+    for row in json.loads(ran.stdout):
+        assert 0 <= row["meanExcessCost"] <= row["moments"][0]["costs"]["nodes"]
 
 
 def test_command_without_input(monkeypatch: pytest.MonkeyPatch) -> None:

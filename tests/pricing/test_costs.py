@@ -20,6 +20,7 @@ from asched.model.node import Node, NodeStatus
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.planning.workloads import default_scheduler
+from asched.pricing.alternatives import decision_costs
 from asched.pricing.costs import RunCosts, costs_of, hourly_costs
 from asched.pricing.prices import Prices, parse_prices
 from asched.simulator.expansion import expand
@@ -121,6 +122,35 @@ def test_costs_of_a_simulation() -> None:
     assert figures.costs.idle == pytest.approx(cores * hours * (1 - used))
     assert figures.costs.waits == pytest.approx(figures.time_pending.total_seconds / 3600)
     assert measured(run, workload_of(run.pods)).figures.costs is None
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 64), st.integers(1, 64)), min_size=1, max_size=6),
+    cpu=st.integers(0, 4),
+    spot=st.sets(st.integers(0, 5)),
+    data=st.data(),
+)
+def test_no_feasible_node_is_cheaper_than_the_cheapest(
+    sizes: list[tuple[int, int]], cpu: int, spot: set[int], data: st.DataObject
+) -> None:
+    rules = prices("nodes: [{labels: {a: spot}, perHour: 1}]")
+    ranked = [
+        node(f"n{i}", *size, {"a": "spot"} if i in spot else {}) for i, size in enumerate(sizes)
+    ]
+    chosen = data.draw(st.sampled_from(ranked))
+    found = decision_costs(pod("p", str(cpu)), chosen.name, ranked, rules)
+    assert (found.chosen.node, found.chosen.pod_difference) == (chosen.name, 0)
+    saved = found.chosen.pod_per_hour - found.cheapest.pod_per_hour
+    assert found.cheapest.pod_difference == -saved
+    for other in ranked:
+        alone = decision_costs(pod("p", str(cpu)), other.name, [other], rules)
+        assert alone.runner_up is None
+        assert alone.cheapest == alone.chosen
+        assert found.cheapest.pod_per_hour <= alone.chosen.pod_per_hour
+        if alone.chosen.pod_per_hour == found.cheapest.pod_per_hour:
+            assert found.cheapest.node_per_hour <= alone.chosen.node_per_hour
+    others = [one.name for one in ranked if one.name != chosen.name]
+    assert (found.runner_up and found.runner_up.node) == (others[0] if others else None)
 
 
 @pytest.mark.parametrize(
