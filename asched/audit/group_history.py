@@ -93,6 +93,11 @@ async def group_history(
     )
     if not timelines:
         raise AuditError(f"no pod of {group} is in the journal")
+    return history_of(timelines, log, seq)
+
+
+def history_of(timelines: Iterable[PodTimeline], log: EvictionLog, seq: int) -> GroupHistory:
+    """The history of pods up to a record. ``log`` has all evictions up to that record."""
     pods = sorted(timelines, key=lambda pod: (pod.namespace, len(pod.name), pod.name))
     evictions = log.for_pods((_key(pod) for pod in pods), seq)
     links = sorted(_links(pods, evictions), key=lambda link: (link.to_seq, link.to_pod))

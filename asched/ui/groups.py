@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
+import anyio.lowlevel
 import msgspec
 
 from asched.audit.entries import PodTimeline
 from asched.audit.evictions import EvictionKind, EvictionReport, EvictionReports
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.gangs import GangPhase, GangsReport, GangSummary
-from asched.audit.group_history import CauseLink, GroupHistory, group_history
+from asched.audit.group_history import CauseLink, GroupHistory, group_history, history_of
 from asched.audit.groups import (
     GANG,
     GroupExplanation,
@@ -31,7 +32,7 @@ from asched.ui.journal_reader import JournalReader
 from asched.ui.past import PastStates
 from asched.ui.pods import TimelineSpan, spans_of
 
-MAX_MEMBERS: Final = 500
+MAX_MEMBERS: Final = 200
 """Pods of a timeline."""
 
 
@@ -116,8 +117,10 @@ async def group_why(journal: PastStates, key: str, seq: int) -> PodGroupExplanat
 async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment) -> GroupTimeline:
     """Raises as :func:`group_explanation`."""
     seq = await reader.seq_of(moment)
-    first, last = await _extent(reader, group)
-    found = await reader.call(_history, group, first, min(seq, last or seq))
+    found, omitted = await _indexed_history(reader, group, seq) or (None, 0)
+    if found is None:
+        first, last = await _extent(reader, group)
+        found = await reader.call(_history, group, first, min(seq, last or seq))
     until = reader.date_ns(seq)
     if until is None:
         until = await reader.at(seq, _date_ns)
@@ -136,8 +139,30 @@ async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment
         ),
         evictions=found.evictions,
         causes=found.causes,
-        omitted=len(found.pods) - len(pods),
+        omitted=omitted + len(found.pods) - len(pods),
     )
+
+
+async def _indexed_history(
+    reader: JournalReader, group: GroupName, seq: int
+) -> tuple[GroupHistory, int] | None:
+    """The history of the newest pods from the index, and how many older names are left out; None
+    if the index lacks a part. All pods of a name are in the group if the newest one is."""
+    indexed, pods = _indexed(reader, group), reader.index.pods
+    if indexed is None:
+        return None
+    begun = [key for key in indexed.pods if pods[key].first_seq <= seq]
+    newest = sorted(begun, key=lambda key: pods[key].first_seq)[-MAX_MEMBERS:]
+    found: list[PodTimeline] = []
+    for key in newest:
+        timelines = reader.timelines(key, seq)
+        if timelines is None:
+            return None
+        found += (one for one in timelines if one.entries)
+        await anyio.lowlevel.checkpoint()  # other requests may have their turn
+    if not found:
+        return None
+    return history_of(found, reader.logs.evictions, seq), len(begun) - len(newest)
 
 
 async def _history(
