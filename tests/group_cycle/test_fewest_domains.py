@@ -148,6 +148,17 @@ CASES: Mapping[str, Case] = {
         (prefers("x", 3, RACK), gang("y", 2)),
         {"x": on("b0-r0", "b0-r1"), "y": on("b0-r2")},
     ),
+    "later members in the racks of the running ones": Case(
+        grid(1, 4, 3),
+        (
+            prefers("x", 6, RACK),
+            (
+                *(node(f"b0-r{k}-n9") for k in (0, 1)),
+                *(member("x", f"x-later{k}") for k in (0, 1)),
+            ),
+        ),
+        {"x": on("b0-r0", "b0-r1")},
+    ),
     "members of two sizes need one more rack": Case(
         (*rack("b0-r0", 2, 1, 1), *rack("b0-r1", 2, 1), *(rack("b0-r2", 1, 1))),
         (leader_and_workers("x", "2", 4),),

@@ -124,7 +124,7 @@ CASES: Mapping[str, Case] = {
         ),
         {"x": ("b0-r1",)},
     ),
-    "a leader beside nodes with devices": Case(
+    "a leader next to nodes with devices": Case(
         (
             gpu_node("b0-r0-n0", 2, 2),
             gpu_node("b0-r1-n0", 2, 2),
