@@ -214,7 +214,7 @@ class CompositeCycle(GroupCycle):
         search = PlacementSearch(
             self._cluster, self._profile, node.members, try_placement, self._ties.placement
         )
-        search.work = self._work
+        search.work, search.rooms = self._work, self._screening
         # The room in a placement says nothing about which children fit.
         screening = self._screening if isinstance(node.declared, PodGroup) else None
         result = search.run(placements, screening, may_preempt=False)

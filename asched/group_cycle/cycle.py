@@ -164,7 +164,7 @@ class GroupCycle:
         search = PlacementSearch(
             self._cluster, self._profile, members, self._in_placement(members), self._ties.placement
         )
-        search.work = self._work
+        search.work, search.rooms = self._work, self._screening
         may_preempt = not self._no_preemption(members)
         screening = self._screening if self._screens else None
         found = search.run(placements, screening, may_preempt=may_preempt)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
+
 from asched.framework.placements import GroupAssignments, GroupPlacement, PlacedMember
 from asched.framework.runtime.profile import Profile
+from asched.group_cycle.fewest_domains import fewest_domains
 from asched.group_cycle.member_pass import PassResult
 from asched.group_cycle.members import CycleMembers
 from asched.group_cycle.placement_choice import (
@@ -20,6 +23,9 @@ from asched.group_cycle.placement_choice import (
 from asched.group_cycle.screening import Room, Screening
 from asched.group_cycle.work import CycleWork
 from asched.state.cluster import ClusterState
+
+_MAX_EXTRA_DOMAINS = 2
+"""With how many domains more than a group of unlike members seems to need it is tried."""
 
 TryPlacement = Callable[[GroupPlacement, bool], PassResult]
 """Runs a pass in a placement; the flag: it is in the last tier, so members may preempt."""
@@ -44,7 +50,8 @@ class PlacementSearch:
     """Searches the placements of one group.
 
     Tiers are tried in order, until all members fit. If they fit in none, the first tier in which
-    most members fit is used. So a narrow domain is preferred, but leaves no member behind.
+    most members fit is used. So a narrow domain is preferred, but leaves no member behind. In a
+    wider domain they run in as few narrower ones as possible.
     """
 
     def __init__(
@@ -63,6 +70,8 @@ class PlacementSearch:
         self._result = SearchResult()
         self.work: CycleWork | None = None
         """Ends the search when it is spent."""
+        self.rooms: Screening | None = None
+        """Counts the room in narrower domains; None to use all of a wide domain."""
 
     def run(
         self,
@@ -89,6 +98,7 @@ class PlacementSearch:
             if found is not None and found[0].result.placed > most:
                 result.chosen, result.scores = found
             if result.chosen is not None and self._is_complete(result.chosen):
+                result.chosen = self._concentrated(result.chosen, tiers[:number])
                 return result
         if result.chosen is None:
             # Not the first one: the messages must not depend on the order of the placements.
@@ -99,6 +109,28 @@ class PlacementSearch:
 
     def _is_complete(self, tried: TriedPlacement) -> bool:
         return tried.result.placed == len(self._members.pending)
+
+    def _concentrated(
+        self, chosen: TriedPlacement, narrower: Sequence[Sequence[GroupPlacement]]
+    ) -> TriedPlacement:
+        """The same domain with all members in few of the narrower domains, if they fit there."""
+        pending, nominator = self._members.pending, self._cluster.nominator
+        if self.rooms is None or not narrower or chosen.result.needs_victims:
+            return chosen
+        if any(nominator.node_of(queued.info.key) for queued in pending):
+            return chosen  # victims were evicted for these nodes
+        rows = chosen.placement.rows
+        for extra in range(_MAX_EXTRA_DOMAINS + 1):
+            if self.work is not None and not self.work.allows(1, pending):
+                break
+            few = fewest_domains(self.rooms, self._members, chosen.placement, narrower, extra)
+            if few is None or np.array_equal(few.rows, rows):
+                break
+            rows = few.rows
+            tried = TriedPlacement(few, self._try_placement(few, False))
+            if tried.result.feasible and self._is_complete(tried):
+                return tried
+        return chosen
 
     def _search(
         self,
