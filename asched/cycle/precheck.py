@@ -46,12 +46,12 @@ def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     if is_free or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
-        return queued.turn_ns
+        return queued.turn_ns if not queued.yields or costs.is_limited(info) else 0
     # Pods with claims or terms like those of a pod that was put off share its turn.
     shared_ns = costs.shared_turn_ns(info)
     if shared_ns > cluster.now_ns:
         return shared_ns
-    if not owes:
+    if not owes or not costs.is_limited(info):
         return 0
     steps = costs.of_attempt(info, preemption=True) + costs.of_first(info)
     return budgets.turn_ns(info.namespace, steps, cluster.now_ns) if steps else 0

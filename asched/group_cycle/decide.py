@@ -183,6 +183,8 @@ class GroupDecider:
         steps = CycleWork(cluster, pending).pass_steps(pending)
         if steps <= FREE_STEPS and not members.rules.topology_key:
             return 0
+        if not cluster.guards.costs.limits(namespace, steps):
+            return 0
         return budgets.group_turn_ns(namespace, max(steps, FREE_STEPS), cluster.now_ns)
 
     def _awaits_victims(self, group: PodGroupKey) -> bool:

@@ -6,9 +6,9 @@ does preemption for a pod with any term. It is charged to its namespace by count
 measured time: a replay charges the same. With few terms, and with claims for devices, the first
 attempt for pods of a form is charged (:mod:`asched.state.charged_forms`).
 
-A search for victims of a pod without terms is charged only while pods of other namespaces wait to
-be attempted. Beyond its budget such a pod is attempted as soon as none of them waits, or at its
-turn.
+Short attempts, and searches for victims of pods without terms, are charged only while pods of other
+namespaces wait to be attempted. Beyond its budget such a pod is attempted as soon as none of them
+waits, or at its turn.
 
 A step is charged as :data:`NS_PER_STEP`, or as what the daemon measured at its start, which is
 recorded. A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`, or
@@ -47,6 +47,9 @@ MIN_GANG_FORMS: Final = 8
 """Are tried in a cluster of any size."""
 FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
+SHORT_STEPS: Final = 2_500_000
+"""Attempts of up to this many steps are charged only while pods of other namespaces wait to be
+attempted: nobody waits longer than 0.1 s for them."""
 FREE_FORM_STEPS: Final = 50_000
 """First attempts of a form of up to this many steps are free: 2 milliseconds."""
 NS_PER_STEP: Final = 40

@@ -9,6 +9,7 @@ from asched.framework.pod_groups import WITHOUT_NODE, group_of
 from asched.framework.pod_info import PodInfo
 from asched.model.pod import Pod
 from asched.model.resource_claims import DeviceClass, ResourceClaim
+from asched.state import attempt_budget
 from asched.state.attempt_budget import (
     attempt_steps,
     form_steps,
@@ -81,8 +82,19 @@ class AttemptCosts:
 
     def yields(self, info: PodInfo) -> bool:
         """Whether the pod, if it is put off, may be attempted before its turn while no pod is
-        active."""
+        active: it is limited for others only."""
         return group_of(info.pod) is None and self.is_cheap(info)
+
+    def is_limited(self, info: PodInfo) -> bool:
+        """Whether the attempt of a pod that is not cheap counts for its namespace now."""
+        if self._others_wait(info.namespace):
+            return True
+        steps = self.of_attempt(info, preemption=True) + self.of_first(info)
+        return self.limits(info.namespace, steps)
+
+    def limits(self, namespace: str, steps: int) -> bool:
+        """Whether an attempt that takes so many steps counts for the namespace now."""
+        return steps > attempt_budget.SHORT_STEPS or self._others_wait(namespace)
 
     def checks_gang(self, info: PodInfo) -> bool:
         """Whether an attempt may check at length that preemption completes the pod's gang."""

@@ -22,6 +22,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resource_claims import ResourceClaim, ResourceClaimStatus
 from asched.model.resources import KINDS
+from asched.state import attempt_budget
 from asched.state import group_records as gr
 from asched.state import records as r
 from asched.state import session_records as sr
@@ -419,25 +420,41 @@ class Fold:
         queued = state.queue.pop(key, waiting=grouped)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
-        if queued.turn_ns:
-            queued.turn_ns, queued.yields = 0, False  # charged when it was put off
+        if queued.turn_ns and turn_ns:
+            queued.turn_ns = 0  # it is put off again
+        elif queued.turn_ns:  # charged when it was put off
+            if queued.turn_ns > state.now_ns:
+                self._give_back(queued)
+            queued.turn_ns, queued.yields = 0, False
         elif not state.guards.costs.is_cheap(entry.info) or (
             # A group cycle is charged as a whole.
             preemption and not grouped and state.guards.costs.is_charged(entry.info)
         ):
-            self._charge(queued, preemption=preemption)
+            steps = self._charge(queued, preemption=preemption)
+            short = 0 < steps <= attempt_budget.SHORT_STEPS
+            queued.yields = bool(turn_ns) and short and group_of(entry.info.pod) is None
             state.guards.costs.note_forms(queued.info, turn_ns or state.now_ns)
         return entry
 
-    def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
-        """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
-        victims."""
+    def _give_back(self, queued: QueuedPod) -> None:
+        """A pod is attempted before its turn, because nobody waits: the attempt is free."""
+        guards, namespace, now_ns = self.state.guards, queued.info.namespace, self.state.now_ns
+        guards.budgets.charge(namespace, -queued.charged_steps, now_ns)
+        guards.costs.note_forms(queued.info, now_ns)
+        queued.charged_steps = 0
+
+    def _charge(self, queued: QueuedPod, *, preemption: bool) -> int:
+        """Charge an attempt, which was made or has a turn; returns its steps, 0 if it is free.
+        ``preemption``: with the search for victims."""
         state, pod = self.state, queued.info.pod
         queued.charged_steps = state.guards.costs.of_attempt(queued.info, preemption=preemption)
         # The first attempt of a form is not given back: another pod may have the same form.
         steps = queued.charged_steps + state.guards.costs.of_first(queued.info)
-        if steps:
-            state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
+        if not steps or not state.guards.costs.limits(pod.namespace, steps):
+            queued.charged_steps = 0
+            return 0
+        state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
+        return steps
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)
@@ -489,9 +506,9 @@ class Fold:
         group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)
         if group is None or group.uid != record.uid:
             raise FoldError(f"a group cycle of {record.group} ({record.uid}), which is unknown")
-        if record.steps:
-            budgets = self.state.guards.budgets
-            budgets.charge(group.namespace, record.steps, self.state.now_ns)
+        guards = self.state.guards
+        if record.steps and guards.costs.limits(group.namespace, record.steps):
+            guards.budgets.charge(group.namespace, record.steps, self.state.now_ns)
 
     def _group_status_decided(self, record: sr.PodGroupStatusDecided) -> None:
         group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)

@@ -326,7 +326,7 @@ class SchedulingQueue:
         until no pod is active."""
         pod = self._attempts[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
-        pod.timestamp_ns, pod.turn_ns, pod.yields = now_ns, turn_ns, yields
+        pod.timestamp_ns, pod.turn_ns, pod.yields = now_ns, turn_ns, yields or pod.yields
         self._attempts.end(key)
         self._requeue(pod, now_ns, ATTEMPT_FAILURE)
 

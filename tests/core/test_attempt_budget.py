@@ -16,6 +16,13 @@ from asched.state.records import Assigned, Rejected
 from tests.core.hostile import HostileCore
 from tests.security.hostile_objects import Json, a_pod, terms_at_limit
 
+
+@pytest.fixture(autouse=True)
+def no_short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts are charged whoever waits, as long ones are."""
+    monkeypatch.setattr(attempt_budget, "SHORT_STEPS", 0)
+
+
 PODS = 30
 LARGE = 1_000_000
 
@@ -24,9 +31,6 @@ LARGE = 1_000_000
 def large_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """One expensive attempt is worth about a second of the namespace, as in a large cluster."""
     monkeypatch.setattr(attempt_budget, "FREE_STEPS", 1000)
-    # 128 terms in a cluster of 200 nodes and 40 pods.
-    steps = 128 * 240 * attempt_budget.SHARE
-    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // steps)
 
 
 def evil(number: int) -> Json:
@@ -34,7 +38,9 @@ def evil(number: int) -> Json:
 
 
 def crowded() -> HostileCore:
-    core = HostileCore(nodes=200)
+    # 128 terms in a cluster of 200 nodes and 40 pods.
+    steps = 128 * 240 * attempt_budget.SHARE
+    core = HostileCore(nodes=200, step_ns=NS_PER_S // steps)
     for number in range(PODS):
         core.see(Resource.PODS, evil(number))
     for number in range(10):
@@ -125,7 +131,8 @@ def test_refund_equals_the_charge_whatever_the_cluster_size() -> None:
     for rejected in put_off(core):
         core.delete(Resource.PODS, evil(int(rejected.key.rpartition("-")[2])))
     after = dict(core.state.guards.budgets.snapshot())["evil"]
-    returned_ns = sum(charged) * attempt_budget.NS_PER_STEP * attempt_budget.SHARE
+    step_ns = core.state.guards.budgets.step_ns
+    returned_ns = sum(charged) * step_ns * attempt_budget.SHARE
     assert before - after == returned_ns
     core.verify_replay()
 
@@ -175,8 +182,7 @@ def test_budget_is_paid_back() -> None:
 def test_few_terms_are_charged_for_the_first_pod_of_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two terms in a cluster of 10 nodes and 20 pods are worth a second of the namespace.
     monkeypatch.setattr(attempt_budget, "FREE_FORM_STEPS", 1)
-    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // (60 * attempt_budget.SHARE))
-    core = HostileCore(nodes=10)
+    core = HostileCore(nodes=10, step_ns=NS_PER_S // (60 * attempt_budget.SHARE))
     for number in range(10):
         core.see(Resource.PODS, _with_terms("same", number, "a"))
     for number in range(10):

@@ -28,6 +28,13 @@ from asched.state.records import Rejected
 from tests.core.hostile import REGISTRY, HostileCore
 from tests.security.hostile_objects import Json, a_pod
 
+
+@pytest.fixture(autouse=True)
+def no_short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts are charged whoever waits, as long ones are."""
+    monkeypatch.setattr(attempt_budget, "SHORT_STEPS", 0)
+
+
 PODS = 40
 
 

@@ -7,7 +7,7 @@ import pytest
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource
 from asched.plugins.dynamic_resources import plugin
-from asched.state import attempt_costs, charged_forms, claim_searches
+from asched.state import attempt_budget, attempt_costs, charged_forms, claim_searches
 from asched.state.attempt_budget import BURST_NS, NS_PER_STEP, SHARE
 from asched.state.charged_forms import ChargedForms
 from asched.state.records import Assigned, Rejected
@@ -19,6 +19,13 @@ from tests.security.hostile_objects import (
     a_pod_with_claims,
     a_slice,
 )
+
+
+@pytest.fixture(autouse=True)
+def no_short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts are charged whoever waits, as long ones are."""
+    monkeypatch.setattr(attempt_budget, "SHORT_STEPS", 0)
+
 
 PODS = 20
 NODES = 20

@@ -9,7 +9,7 @@ from asched.model.resources import Resource
 from asched.state import attempt_budget
 from asched.state.records import Assigned, Rejected
 from tests.core.hostile import HostileCore
-from tests.security.hostile_objects import Json, a_pod, plain_preemptor
+from tests.security.hostile_objects import Json, a_pod, plain_preemptor, terms_at_limit
 
 NODES = 20
 PREEMPTORS = 12
@@ -102,4 +102,31 @@ def test_checkpoint_keeps_who_yields() -> None:
     core.innocent(0)
     core.decide(PREEMPTORS)
     assert any(pod.yields for pod in core.state.queue)
+    core.verify_replay()
+
+
+def with_terms(namespace_pod: int) -> Json:
+    return terms_at_limit(namespace_pod, 1_000_000)
+
+
+def test_short_attempts_of_a_lone_tenant_are_free() -> None:
+    core = full_cluster()
+    for number in range(PREEMPTORS):
+        core.see(Resource.PODS, with_terms(number))
+    core.decide()
+    assert not put_off(core)
+    assert not core.state.guards.budgets.snapshot()
+    core.verify_replay()
+
+
+def test_short_attempts_yield_to_pods_of_others() -> None:
+    """They are put off while others wait, and attempted once nobody does."""
+    core = full_cluster()
+    for number in range(PREEMPTORS):
+        core.see(Resource.PODS, with_terms(number))
+    core.innocent(0)
+    kinds = [type(each) for each in core.decide()]
+    assert put_off(core)
+    assert kinds.count(Assigned) == 1 + PREEMPTORS
+    assert all(pod.turn_ns == 0 and not pod.yields for pod in core.state.queue)
     core.verify_replay()

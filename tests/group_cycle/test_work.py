@@ -15,6 +15,7 @@ from asched.group_cycle.work import CycleWork
 from asched.model.pod import Affinity, PodAffinity, PodAffinityTerm
 from asched.model.quantity import NS_PER_S
 from asched.model.selectors import LabelSelector
+from asched.state import attempt_budget
 from asched.state import records as r
 from asched.state.attempt_budget import FREE_STEPS, NS_PER_STEP, SHARE
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
@@ -30,6 +31,13 @@ from tests.group_cycle.groups import (
 )
 from tests.plugins.gangs import check_replay, gang_pods, member, placed, settle
 from tests.state.objects import a_node, a_pod, bound
+
+
+@pytest.fixture(autouse=True)
+def no_short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts are charged whoever waits, as long ones are."""
+    monkeypatch.setattr(attempt_budget, "SHORT_STEPS", 0)
+
 
 ROOM = {"memory": "64Gi", "pods": "110"}
 
