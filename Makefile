@@ -55,7 +55,7 @@ torture: MINUTES ?= 10
 torture: $(STAMP)  ## inject drawn faults into two real replicas for MINUTES minutes (SEED)
 	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-benchmark: $(STAMP)  ## measure the figures of docs/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
+benchmark: $(STAMP)  ## measure the figures of docs/explanation/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
 
 benchmark-groups: $(STAMP)  ## compare ways to schedule gangs on the openb trace in folder OPENB
