@@ -117,3 +117,31 @@ def test_command_lines_are_read_by_the_real_parser(page: str) -> None:
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     for name in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / name).exists(), f"{page.name} points to {name}"
+
+
+READ_BY_PLUGINS = (
+    asched.framework.Cluster,
+    asched.framework.CycleState,
+    asched.framework.Handle,
+    asched.framework.NodeInfo,
+    asched.framework.Nodes,
+    asched.framework.PodInfo,
+    asched.framework.StateKey,
+    asched.framework.Status,
+)
+
+
+@pytest.mark.parametrize("kind", READ_BY_PLUGINS, ids=lambda kind: kind.__name__)
+def test_every_member_of_what_plugins_read_is_documented(kind: type) -> None:
+    """A member without a docstring would be missing on the page."""
+    bare = [
+        name
+        for name, member in vars(kind).items()
+        if not name.startswith("_")
+        and (inspect.isroutine(member) or isinstance(member, property))
+        and not inspect.getdoc(member)
+        and not inspect.ismemberdescriptor(member)
+    ]
+    assert not bare
+    page = (FOLDER / "types.md").read_text()
+    assert f"\n::: asched.framework.{kind.__name__}\n" in page

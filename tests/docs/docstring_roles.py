@@ -1,0 +1,29 @@
+"""Docstrings as Markdown: references such as ``:class:`Handle``` become code.
+
+Used by the generated pages, and by mkdocstrings as an extension of Griffe.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import griffe
+
+_ROLE: Final = re.compile(r":[a-z]+:`~?([^`]+)`")
+_MODULES: Final = re.compile(r"^asched\.[a-z_.]+\.(?=[A-Z])")
+
+
+def as_markdown(docstring: str) -> str:
+    """The text with code instead of roles. ``asched.framework.cluster.Handle`` becomes ``Handle``,
+    which is the name that plugins import."""
+    text = _ROLE.sub(lambda match: f"`{_MODULES.sub('', match[1])}`", docstring)
+    return text.replace("``", "`")
+
+
+class DocstringRoles(griffe.Extension):
+    """Converts every docstring that Griffe reads."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = as_markdown(obj.docstring.value)
