@@ -1,24 +1,12 @@
-"""Docstrings as Markdown: references such as ``:class:`Handle``` become code.
-
-Used by the generated pages, and by mkdocstrings as an extension of Griffe.
-"""
+"""An extension of Griffe, which reads the code for mkdocstrings: docstrings become Markdown."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import griffe
 
-_ROLE: Final = re.compile(r":[a-z]+:`~?([^`]+)`")
-_MODULES: Final = re.compile(r"^asched\.[a-z_.]+\.(?=[A-Z])")
-
-
-def as_markdown(docstring: str) -> str:
-    """The text with code instead of roles. ``asched.framework.cluster.Handle`` becomes ``Handle``,
-    which is the name that plugins import."""
-    text = _ROLE.sub(lambda match: f"`{_MODULES.sub('', match[1])}`", docstring)
-    return text.replace("``", "`")
+from tests.docs.docstring_text import as_markdown
 
 
 class DocstringRoles(griffe.Extension):

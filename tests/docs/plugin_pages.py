@@ -23,6 +23,7 @@ from typing import Any, Final
 import asched.framework
 import asched.model
 from asched.framework.interface import API_VERSION, ExtensionPoint, Plugin
+from tests.docs.docstring_text import as_markdown
 from tests.docs.extension_points import CONTRACTS, PointContract
 
 _DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -126,13 +127,7 @@ def _unindented(text: str | None) -> str:
 
 def _flowing(text: str) -> str:
     """One paragraph, its references as code."""
-    text = re.sub(r":[a-z]+:`~?([^`]+)`", lambda match: f"`{_last_names(match[1])}`", text)
-    return " ".join(text.replace("``", "`").split())
-
-
-def _last_names(reference: str) -> str:
-    """``asched.framework.cluster.Handle`` is imported as ``Handle``."""
-    return re.sub(r"^asched\.[a-z_.]+\.(?=[A-Z])", "", reference)
+    return " ".join(as_markdown(text).split())
 
 
 @cache
