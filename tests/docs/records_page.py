@@ -23,7 +23,7 @@ import msgspec
 from asched.config.schema import schema_of
 from asched.journal.codec import CODEC, KINDS
 from asched.state.consolidation_records import ConsolidationSettings, FreedDomain, PodMove
-from asched.state.group_records import GroupOutcome
+from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from asched.state.records import (
     AnyRecord,
     ApiVersionServed,
@@ -33,7 +33,6 @@ from asched.state.records import (
     ConsolidationEnded,
     Decision,
     Observation,
-    PodGroupAttempted,
     PodQuarantined,
 )
 from tests.audit.record_histories import HISTORIES

@@ -56,8 +56,8 @@ def _type(field: Schema, definitions: dict[str, Schema]) -> str:
             inner = field.get("items") or {}
             return f"list of {_type(inner, definitions)}" if inner else "list"
         case "object":
-            inner = field.get("additionalProperties")
-            return f"map to {_type(inner, definitions)}" if isinstance(inner, dict) else "map"
+            values = field.get("additionalProperties")
+            return f"map to {_type(values, definitions)}" if isinstance(values, dict) else "map"
         case "string" if "pattern" in field and "examples" in field:
             return "duration"
         case str(kind):
