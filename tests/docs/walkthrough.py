@@ -40,6 +40,8 @@ _VARYING: Final = (
     (re.compile(r"record \d+"), "record N"),
     (re.compile(r"records 1 to \d+"), "records 1 to N"),
     (re.compile(r"\b\d+(\.\d+)?m?s\b"), "DURATION"),
+    # Within its backoff a rejected pod goes to that queue.
+    (re.compile(r"from unschedulable to (active|backoff)"), "from unschedulable"),
     (re.compile(r"[-─]+"), "-"),
 )
 _READY: Final = {"run": "caches synced", "apiserver": "serving a cluster of"}
