@@ -71,7 +71,7 @@ def essence(line: str) -> str:
 
 
 @dataclass
-class Walkthrough:
+class TutorialRun:
     """Runs commands in one folder."""
 
     folder: Path
@@ -187,7 +187,7 @@ async def outputs_of(page: str) -> list[str]:
     """The outputs of the commands of a page, one for each ``text`` block."""
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncExitStack() as stack:
-            return await Walkthrough(Path(folder), stack).follow(page, texts(page))
+            return await TutorialRun(Path(folder), stack).follow(page, texts(page))
 
 
 def with_outputs(page: str, outputs: list[str]) -> str:
