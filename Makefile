@@ -16,7 +16,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom clean
+.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom docs clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ torture: MINUTES ?= 10
 torture: $(STAMP)  ## inject drawn faults into two real replicas for MINUTES minutes (SEED)
 	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-benchmark: $(STAMP)  ## measure the figures of docs/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
+benchmark: $(STAMP)  ## measure the figures of docs/explanation/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
 
 benchmark-groups: $(STAMP)  ## compare ways to schedule gangs on the openb trace in folder OPENB
@@ -88,6 +88,9 @@ audit: $(STAMP)  ## check dependencies for known vulnerabilities, if a source of
 
 sbom: $(STAMP)  ## write the software bill of materials (CycloneDX) of the image to dist/asched.cdx.json
 	@$(BIN)/python -m tests.security.sbom dist/asched.cdx.json
+
+docs: $(STAMP)  ## build the documentation site in dist/site, with strict checks of its links
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m properdocs build --strict --config-file mkdocs.yml
 
 constraints:  ## update the pins to the newest allowed versions (needs pip-tools)
 	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \

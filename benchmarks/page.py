@@ -25,7 +25,7 @@ from benchmarks.results import (
 )
 
 RESULTS: Final = Path(__file__).parent / "results.json"
-PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "performance.md"
 _MARKED_TABLE = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NOT_MEASURED = "Not measured yet.\n"
 

@@ -261,7 +261,7 @@ def _dask_dispatch_s() -> float:
 
 
 def table(found: PlanningFigures) -> Iterator[str]:
-    """The tables for ``docs/performance.md``, line by line."""
+    """The tables for ``docs/explanation/performance.md``, line by line."""
     yield "| figure | sweep | replay | asked |"
     yield "| --- | ---: | ---: | ---: |"
     both = found.sweep, found.replay

@@ -1,4 +1,4 @@
-"""Measures all figures of docs/performance.md and fills its tables.
+"""Measures all figures of docs/explanation/performance.md and fills its tables.
 
     python -m benchmarks.suite --definitions kubernetes/test/integration/scheduler_perf
     python -m benchmarks.suite --part engine --runs 5

@@ -2,7 +2,7 @@
 
 Sources: the tags in k8s.io/api, v0.36.2 for ``v1alpha2`` and v0.37.0-beta.0 for ``v1alpha3``;
 ``v1beta1`` has the same. The feature gates of these fields count as enabled. Kubernetes' own text
-of some messages is not known (docs/compatibility.md).
+of some messages is not known (docs/reference/compatibility.md).
 """
 
 from __future__ import annotations

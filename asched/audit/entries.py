@@ -1,4 +1,4 @@
-"""The entries of a pod's timeline, which are also its JSON form (see ``docs/history.md``)."""
+"""Entries of a pod's timeline, which are also its JSON form (``docs/how-to/history.md``)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class BeneficiaryResult(Enum):
 
 
 class EvictionReport(msgspec.Struct, frozen=True, rename="camel"):
-    """An eviction, which is also its JSON form (see ``docs/show.md``)."""
+    """An eviction, which is also its JSON form (see ``docs/how-to/show.md``)."""
 
     seq: int
     """The record of the decision."""

@@ -32,7 +32,7 @@ from asched.state.sessions import SessionProfile
 
 
 class JobExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """A job's result in a session, which is also its JSON form (see ``docs/batch.md``)."""
+    """A job's result in a session, which is also its JSON form (see ``docs/how-to/batch.md``)."""
 
     job: str
     scheduler_name: str

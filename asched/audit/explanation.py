@@ -73,7 +73,7 @@ class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """The explanation of one attempt, which is also its JSON form (see ``docs/explain.md``)."""
+    """The explanation of one attempt, which is also its JSON form (``docs/how-to/explain.md``)."""
 
     namespace: str
     name: str

@@ -47,7 +47,7 @@ class GangPhase(Enum):
 
 
 class GangSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A gang, which is also its JSON form (see ``docs/show.md``)."""
+    """A gang, which is also its JSON form (see ``docs/how-to/show.md``)."""
 
     namespace: str
     name: str

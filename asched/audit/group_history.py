@@ -55,7 +55,7 @@ class CauseLink(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GroupHistory(msgspec.Struct, frozen=True, rename="camel"):
-    """What happened to the pods of a group, which is also its JSON form (see ``docs/show.md``)."""
+    """What happened to the pods of a group; also the JSON form (``docs/how-to/show.md``)."""
 
     pods: tuple[PodTimeline, ...]
     evictions: tuple[EvictionReport, ...]

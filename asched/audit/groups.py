@@ -61,7 +61,7 @@ class GroupReason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GroupExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """A gang or owner, which is also its JSON form (see ``docs/show.md``)."""
+    """A gang or owner, which is also its JSON form (see ``docs/how-to/show.md``)."""
 
     kind: str
     """``gang``, or the kind of the owner."""

@@ -89,7 +89,7 @@ class QueueHistory(msgspec.Struct, frozen=True, rename="camel"):
 
     seq: int
     points: tuple[QueuePoint, ...]
-    """Oldest first. Not every session has one: see ``docs/show.md``."""
+    """Oldest first. Not every session has one: see ``docs/how-to/show.md``."""
     sessions: tuple[SessionDecisions, ...]
     """The newest ones with decisions, newest first."""
 

@@ -81,7 +81,7 @@ class ActivePod(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueuesReport(msgspec.Struct, frozen=True, rename="camel"):
-    """All queues at a moment, which is also the JSON form (see ``docs/show.md``)."""
+    """All queues at a moment, which is also the JSON form (see ``docs/how-to/show.md``)."""
 
     seq: int
     at: datetime

@@ -66,7 +66,7 @@ class PluginDifference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReplayReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Result of a replay, in its JSON form (``docs/replay.md``)."""
+    """Result of a replay, in its JSON form (``docs/how-to/replay.md``)."""
 
     first_seq: int
     last_seq: int

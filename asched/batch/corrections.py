@@ -1,5 +1,5 @@
-"""The deviations from kube-batch. ``docs/batch-corrections.md`` describes each by its name, and
-``tests/batch/test_corrections.py`` shows it.
+"""The deviations from kube-batch. ``docs/reference/batch-corrections.md`` describes each by its
+name, and ``tests/batch/test_corrections.py`` shows it.
 
 Compatibility mode makes none of them, the default mode makes all.
 """

@@ -1,1 +1,1 @@
-"""Other nodes and other load: changes of a workload trace (``docs/planning.md``)."""
+"""Other nodes and other load: changes of a workload trace (``docs/how-to/planning.md``)."""

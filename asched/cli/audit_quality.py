@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class AuditQualityOptions:
     file: Path | None = typer.Argument(
-        None, metavar="[SWEEP]", help="A sweep (docs/planning.md): audits each of its runs."
+        None, metavar="[SWEEP]", help="A sweep (docs/how-to/planning.md): audits each of its runs."
     )
     journal: str | None = typer.Option(
         None,

@@ -37,7 +37,7 @@ class GateOptions(HistoryReportOptions):
     )
     days: float = typer.Option(7.0, help="The last days of the journal.", min=0.001)
     thresholds: Path | None = typer.Option(
-        None, metavar="FILE", help="Thresholds, instead of the default ones (docs/gate.md)."
+        None, metavar="FILE", help="Thresholds, instead of the default ones (docs/how-to/gate.md)."
     )
     require: list[str] = typer.Option(
         [],

@@ -83,7 +83,9 @@ def checkpoint(
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
     journal: str = typer.Option(
-        DEFAULT_JOURNAL, envvar=JOURNAL_ENV, help="The journal: a file, or a URL (docs/journal.md)."
+        DEFAULT_JOURNAL,
+        envvar=JOURNAL_ENV,
+        help="The journal: a file, or a URL (docs/reference/journal.md).",
     )
     head: str | None = typer.Option(
         None,

@@ -55,8 +55,8 @@ class McpOptions:
 def mcp(options: McpOptions) -> None:
     """Serve questions about a journal as MCP tools.
 
-    Read-only, in the Model Context Protocol (docs/mcp.md): explain, decision, history, fit and
-    what_if. Speaks over stdin and stdout with the program that starts it. Needs the extra
+    Read-only, in the Model Context Protocol (docs/how-to/mcp.md): explain, decision, history, fit
+    and what_if. Speaks over stdin and stdout with the program that starts it. Needs the extra
     asched[mcp]. With --namespace or --token-file, answers leave out what else the journal has.
     """
     if options.namespace and options.token_file is not None:

@@ -41,7 +41,9 @@ DEFAULT_JOURNAL: Final = "asched.db"
 JournalOption = Annotated[
     str,
     typer.Option(
-        "--journal", envvar=JOURNAL_ENV, help="The journal: a file, or a URL (docs/journal.md)."
+        "--journal",
+        envvar=JOURNAL_ENV,
+        help="The journal: a file, or a URL (docs/reference/journal.md).",
     ),
 ]
 
@@ -72,7 +74,9 @@ UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"End: {TI
 
 PricesOption = Annotated[
     Path | None,
-    typer.Option("--prices", metavar="FILE", help="Prices, to report costs (docs/costs.md)."),
+    typer.Option(
+        "--prices", metavar="FILE", help="Prices, to report costs (docs/how-to/costs.md)."
+    ),
 ]
 
 

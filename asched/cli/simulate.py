@@ -41,7 +41,7 @@ _US = timedelta(microseconds=1)
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions:
     scenario: Path | None = typer.Argument(
-        None, metavar="SCENARIO", help="A scenario (docs/simulate.md)."
+        None, metavar="SCENARIO", help="A scenario (docs/how-to/simulate.md)."
     )
     openb_nodes: Path | None = typer.Option(
         None, help="Instead of a scenario: nodes of the openb trace (CSV)."

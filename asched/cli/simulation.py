@@ -65,7 +65,7 @@ class PodOutcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class SimulationReport(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of a simulation in its JSON form (see ``docs/simulate.md``)."""
+    """The result of a simulation in its JSON form (see ``docs/how-to/simulate.md``)."""
 
     begin: datetime
     end: datetime

@@ -34,7 +34,7 @@ _FIGURES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    file: Path = typer.Argument(Path("sweep.yaml"), help="The sweep (docs/planning.md).")
+    file: Path = typer.Argument(Path("sweep.yaml"), help="The sweep (docs/how-to/planning.md).")
     journal: str | None = typer.Option(
         None, metavar="URL", help="The journal, instead of the one that the file names."
     )

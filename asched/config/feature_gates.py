@@ -139,7 +139,7 @@ GATES: Final = (
         Stage.ALPHA,
         False,
         Support.DECISIONS,
-        "the plugin GangScheduling is among the default plugins (docs/gang.md)",
+        "the plugin GangScheduling is among the default plugins (docs/how-to/gang.md)",
         requires=("GenericWorkload",),
     ),
     Gate(
@@ -234,14 +234,14 @@ GATES: Final = (
     ),
     _missing(
         "TopologyAwareWorkloadScheduling",
-        "`groupCycle` of GangScheduling instead (docs/gang.md)",
+        "`groupCycle` of GangScheduling instead (docs/how-to/gang.md)",
         "GenericWorkload",
     ),
     _ga("VolumeAttributesClass", "VolumeAttributesClasses of claims"),
     _missing("VolumeLimitScaling", "a node without a CSI driver is not limited"),
     _missing(
         "WorkloadAwarePreemption",
-        "`groupPreemption` of GangScheduling instead (docs/gang.md)",
+        "`groupPreemption` of GangScheduling instead (docs/how-to/gang.md)",
         "GangScheduling",
     ),
 )
@@ -295,7 +295,8 @@ def _unknown(given: Mapping[str, bool]) -> Iterator[Problem]:
     for name in given:
         if name not in names:
             hint = suggestion(name, names)
-            hint = hint if hint.startswith("did") else "docs/compatibility.md lists those that are"
+            if not hint.startswith("did"):
+                hint = "docs/reference/compatibility.md lists those that are"
             yield Problem((FIELD, name), f"not a feature gate of kube-scheduler 1.36; {hint}")
 
 

@@ -100,7 +100,7 @@ _STRATEGIES: Final = {
     _RATIO: _RATIO,
 }
 
-_EXAMPLES: Final = "docs/map-reduce-priorities.md shows it as a plugin"
+_EXAMPLES: Final = "docs/how-to/map-reduce-priorities.md shows it as a plugin"
 _NO_COUNTERPART: Final[Mapping[str, str]] = {
     "CheckServiceAffinity": f"no counterpart; {_EXAMPLES}",
     "NodePreferAvoidPodsPriority": (

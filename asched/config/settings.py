@@ -268,7 +268,7 @@ class AschedConfiguration(Section, frozen=True):
     plugins: tuple[PluginSettings, ...] = ()
     feature_gates: dict[str, bool] = msgspec.field(default_factory=dict)
     """Feature gates of kube-scheduler 1.36 with other values than their defaults
-    (docs/compatibility.md)."""
+    (docs/reference/compatibility.md)."""
 
     take_over_names: bool = False
     """Serve a scheduler name even while another scheduler serves it, as its Lease shows

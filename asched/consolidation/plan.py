@@ -31,7 +31,7 @@ class KeptDomain(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsolidationPlan(msgspec.Struct, frozen=True, rename="camel"):
-    """The plan in its JSON form (``docs/consolidation.md``)."""
+    """The plan in its JSON form (``docs/how-to/consolidation.md``)."""
 
     at: datetime
     by: str

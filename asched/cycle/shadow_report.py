@@ -67,7 +67,7 @@ class AgreementCounts(msgspec.Struct, rename="camel"):
 
 
 class Report(msgspec.Struct, rename="camel"):
-    """The report, also as JSON (``docs/shadow.md``)."""
+    """The report, also as JSON (``docs/how-to/shadow.md``)."""
 
     bindings: AgreementCounts
     """Agreed: the other scheduler's node is among our nodes with the highest total score."""

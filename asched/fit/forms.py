@@ -1,4 +1,4 @@
-"""The answer of ``asched fit``, which is also its JSON form (see ``docs/fit.md``)."""
+"""The answer of ``asched fit``, which is also its JSON form (see ``docs/how-to/fit.md``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The public plugin API, together with :mod:`asched.model`.
 
 Plugins import only these two packages. Every name in ``__all__`` is part of :data:`API_VERSION`,
-which only grows. ``docs/plugins/index.md`` is the guide.
+which only grows. ``docs/how-to/plugins/index.md`` is the guide.
 """
 
 from types import ModuleType as _ModuleType

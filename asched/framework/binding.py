@@ -1,6 +1,6 @@
 """API of the binding cycle: what PreBind, Bind and PostBind plugins may use.
 
-``docs/plugins/safety.md`` describes the limits.
+``docs/how-to/plugins/safety.md`` describes the limits.
 """
 
 from __future__ import annotations

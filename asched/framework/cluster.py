@@ -56,7 +56,8 @@ class Cluster(Protocol):
     """The cluster, with assumed pods on their nodes."""
 
     @property
-    def nodes(self) -> Nodes: ...
+    def nodes(self) -> Nodes:
+        """All nodes, as columns."""
 
     @property
     def row_stamps(self) -> Int64Column:
@@ -97,9 +98,11 @@ class Cluster(Protocol):
         """Whether any pod on a node has an affinity term of any kind."""
 
     @property
-    def volumes(self) -> MountedVolumes: ...
+    def volumes(self) -> MountedVolumes:
+        """The volumes that pods on nodes mount."""
 
-    def group_members(self, group: PodGroupKey) -> GroupMembers: ...
+    def group_members(self, group: PodGroupKey) -> GroupMembers:
+        """The members of a pod group, counted by status."""
 
     def gang_pending_members(self, group: PodGroupKey) -> Sequence[str]:
         """Sorted keys of the members with status ``GANG_PENDING``."""
@@ -141,18 +144,22 @@ class WaitingPod(Protocol):
     """A pod that waits on Permit."""
 
     @property
-    def info(self) -> PodInfo: ...
+    def info(self) -> PodInfo:
+        """The pod."""
 
     @property
-    def node_name(self) -> str: ...
+    def node_name(self) -> str:
+        """The node on which the pod is assumed."""
 
     @property
     def pending(self) -> frozenset[str]:
         """The Permit plugins that have not allowed the pod yet."""
 
-    def allow(self, plugin: str) -> None: ...
+    def allow(self, plugin: str) -> None:
+        """Allow the pod in the name of a plugin. The last of :attr:`pending` lets it bind."""
 
-    def reject(self, plugin: str, message: str) -> None: ...
+    def reject(self, plugin: str, message: str) -> None:
+        """Reject the pod in the name of a plugin. It returns to the queue."""
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False):
@@ -176,10 +183,12 @@ class Handle(Protocol):
     """The framework as a plugin sees it, for the lifetime of its profile."""
 
     @property
-    def cluster(self) -> Cluster: ...
+    def cluster(self) -> Cluster:
+        """The cluster, with assumed pods on their nodes."""
 
     @property
-    def scheduler_name(self) -> str: ...
+    def scheduler_name(self) -> str:
+        """The ``schedulerName`` that the profile serves."""
 
     @property
     def feature_gates(self) -> FeatureGates:

@@ -20,6 +20,7 @@ class StateKey(Generic[T]):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        """For messages."""
 
     def __repr__(self) -> str:
         return f"StateKey({self.name!r})"
@@ -51,6 +52,7 @@ class CycleState:
         """Plugins that do not apply to the pod, of those that were called so far."""
 
     def write(self, key: StateKey[T], value: T) -> None:
+        """Set the value of ``key``."""
         self._values[key] = value
 
     def read(self, key: StateKey[T]) -> T:
@@ -62,9 +64,11 @@ class CycleState:
         return cast("T | None", self._values.get(key))
 
     def delete(self, key: StateKey[Any]) -> None:
+        """Remove ``key``, if it has a value."""
         self._values.pop(key, None)
 
     def items(self) -> ItemsView[StateKey[Any], Any]:
+        """All keys with their values."""
         return self._values.items()
 
     def shallow_copy(self) -> CycleState:

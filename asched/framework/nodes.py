@@ -177,11 +177,13 @@ class Nodes(ABC):
 
     @property
     @abstractmethod
-    def scoring_memory_bytes(self) -> Int64Column: ...
+    def scoring_memory_bytes(self) -> Int64Column:
+        """Requested memory with the defaults of scoring (``NonZeroRequested``)."""
 
     @property
     @abstractmethod
-    def pod_count(self) -> Int64Column: ...
+    def pod_count(self) -> Int64Column:
+        """Number of pods on each node, including assumed pods."""
 
     @property
     @abstractmethod
@@ -194,11 +196,13 @@ class Nodes(ABC):
         """``spec.unschedulable``: cordoned."""
 
     @abstractmethod
-    def label(self, key: str) -> LabelColumn: ...
+    def label(self, key: str) -> LabelColumn:
+        """The value of one label of each node."""
 
     @property
     @abstractmethod
-    def taints(self) -> TaintColumn: ...
+    def taints(self) -> TaintColumn:
+        """The taints of each node."""
 
     @abstractmethod
     def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
@@ -239,9 +243,11 @@ class Nodes(ABC):
     # Single entries of columns: much faster than gathering a column for one node.
 
     def allocatable_on(self, row: int, resource: str) -> int:
+        """One entry of :meth:`allocatable`."""
         return int(self.allocatable(resource)[row])
 
     def requested_on(self, row: int, resource: str) -> int:
+        """One entry of :meth:`requested`."""
         return int(self.requested(resource)[row])
 
 
@@ -260,9 +266,11 @@ class HypotheticalNodes(Nodes):
         """Remove the pods. Raises KeyError if one is not there."""
 
     def add_pod(self, row: int, pod: PodInfo) -> None:
+        """:meth:`add_pods` for one pod."""
         self.add_pods([(row, pod)])
 
     def remove_pod(self, row: int, pod: PodInfo) -> None:
+        """:meth:`remove_pods` for one pod."""
         self.remove_pods([(row, pod)])
 
 
@@ -300,39 +308,47 @@ class NodeInfo:
 
     @property
     def name(self) -> str:
+        """The node's name."""
         return self._nodes.names[self._row]
 
     @property
     def node(self) -> Node:
+        """The API object."""
         return self._nodes.node(self._row)
 
     @property
     def labels(self) -> Mapping[str, str]:
+        """``metadata.labels``."""
         return self.node.metadata.labels
 
     @property
     def taints(self) -> tuple[Taint, ...]:
+        """``spec.taints``."""
         column = self._nodes.taints
         return column.sets[int(column.ids[self._row])]
 
     @property
     def unschedulable(self) -> bool:
+        """``spec.unschedulable``: cordoned."""
         return bool(self._nodes.unschedulable[self._row])
 
     @property
     def pods(self) -> Iterable[PodInfo]:
+        """The pods on the node, including assumed pods, in order of arrival."""
         return self._nodes.pods(self._row)
 
     @property
     def pod_count(self) -> int:
+        """Number of :attr:`pods`."""
         return int(self._nodes.pod_count[self._row])
 
     @property
     def allowed_pods(self) -> int:
+        """Allocatable ``pods``."""
         return int(self._nodes.allowed_pods[self._row])
 
     def allocatable(self, resource: str) -> int:
-        """In the units of :mod:`asched.model.requests`: cpu in thousandths, else whole units."""
+        """``status.allocatable``: cpu in thousandths, other resources in whole units."""
         return self._nodes.allocatable_on(self._row, resource)
 
     def requested(self, resource: str) -> int:
@@ -346,9 +362,11 @@ class NodeInfo:
 
     @property
     def scoring_memory_bytes(self) -> int:
+        """Requested memory with the defaults of scoring."""
         return int(self._nodes.scoring_memory_bytes[self._row])
 
     def free(self, resource: str) -> int:
+        """:meth:`allocatable` less :meth:`requested`; negative on an overcommitted node."""
         return self.allocatable(resource) - self.requested(resource)
 
     def __repr__(self) -> str:

@@ -152,9 +152,13 @@ class PodInfo:
         """``shape`` and ``labels`` are computed unless they are known from an equal pod."""
         self._label_set = labels
         self.pod = pod
+        """The API object."""
         self.uid: str = pod.metadata.uid
+        """``metadata.uid``."""
         self.key: str = pod.key
+        """``namespace/name``."""
         self.shape: PodShape = shape or shape_of(pod)
+        """What node-level plugins read of the pod; equal for pods of one template."""
 
     @property
     def label_set(self) -> LabelSet:
@@ -165,18 +169,22 @@ class PodInfo:
 
     @property
     def priority(self) -> int:
+        """``spec.priority``; 0 without one."""
         return self.pod.spec.priority
 
     @property
     def namespace(self) -> str:
+        """``metadata.namespace``."""
         return self.pod.metadata.namespace
 
     @property
     def name(self) -> str:
+        """``metadata.name``."""
         return self.pod.metadata.name
 
     @property
     def labels(self) -> dict[str, str]:
+        """``metadata.labels``."""
         return self.pod.metadata.labels
 
     def __repr__(self) -> str:

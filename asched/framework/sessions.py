@@ -13,7 +13,7 @@ import msgspec
 
 class Compatibility(StrEnum):
     NONE = "none"
-    """kube-batch with corrections (``docs/batch-corrections.md``)."""
+    """kube-batch with corrections (``docs/reference/batch-corrections.md``)."""
     KUBE_BATCH = "kube-batch"
     """Exactly as kube-batch."""
 

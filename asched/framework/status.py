@@ -42,35 +42,45 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     """
 
     code: Code = Code.SUCCESS
+    """What the plugin decided."""
     reasons: tuple[str, ...] = ()
+    """Why, as in the message ``0/3 nodes are available: 2 Insufficient cpu``."""
     plugin: str = ""
+    """The name of the plugin; set by the framework."""
 
     @classmethod
     def unschedulable(cls, *reasons: str) -> Status:
+        """A rejection that preemption or another change may resolve."""
         return cls(Code.UNSCHEDULABLE, reasons)
 
     @classmethod
     def unresolvable(cls, *reasons: str) -> Status:
+        """A rejection that preemption would not resolve."""
         return cls(Code.UNSCHEDULABLE_AND_UNRESOLVABLE, reasons)
 
     @classmethod
     def error(cls, *reasons: str) -> Status:
+        """An internal failure. The pod is retried with backoff."""
         return cls(Code.ERROR, reasons)
 
     @classmethod
     def skip(cls) -> Status:
+        """Skip this plugin (PreFilter, PreScore), or call the next one (Bind)."""
         return _SKIP
 
     @classmethod
     def pending(cls, *reasons: str) -> Status:
+        """A rejection until an external event; then the pod is retried without backoff."""
         return cls(Code.PENDING, reasons)
 
     @property
     def is_success(self) -> bool:
+        """Success."""
         return self.code is Code.SUCCESS
 
     @property
     def is_skip(self) -> bool:
+        """Skip."""
         return self.code is Code.SKIP
 
     @property
@@ -80,6 +90,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message(self) -> str:
+        """The reasons, separated by commas."""
         return ", ".join(self.reasons)
 
     def by(self, plugin: str) -> Status:

@@ -1,1 +1,1 @@
-"""The upgrade gate: a recorded period decided by a candidate, with a verdict (``docs/gate.md``)."""
+"""The upgrade gate: a candidate decides a recorded period (``docs/how-to/gate.md``)."""

@@ -1,4 +1,4 @@
-"""The thresholds of a gate and their file format (``docs/gate.md``)."""
+"""The thresholds of a gate and their file format (``docs/how-to/gate.md``)."""
 
 from __future__ import annotations
 

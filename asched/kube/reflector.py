@@ -45,7 +45,7 @@ UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *GroupResource})
 """Resources that ``system:kube-scheduler`` does not allow to read. If reading one is forbidden, the
 scheduler continues as if it had no objects. The API server copies a priority class's value into
-each pod. Only some configurations use pod groups and queues (see ``docs/batch.md``)."""
+each pod. Only some configurations use pod groups and queues (see ``docs/how-to/batch.md``)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

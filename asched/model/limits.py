@@ -1,9 +1,9 @@
 """Limits of single objects, so that no object takes over the scheduler's memory or time.
 
 A pod above a limit is kept as a stub: it counts on its node and is never placed. Any other object
-above its limit is not kept. The limits are far above real use; docs/security.md lists them with the
-reasons. They are constants: a replay of a journal does not depend on them, because they apply
-before anything is recorded.
+above its limit is not kept. The limits are far above real use; docs/explanation/security.md lists
+them with the reasons. They are constants: a replay of a journal does not depend on them, because
+they apply before anything is recorded.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@
 Every function that works takes an ``executor``, any ``concurrent.futures.Executor``. The results do
 not depend on it. By default there is one process for each processor; :func:`own_processes` sets
 their number and memory, :func:`dask_executor` uses a Dask cluster, and
-``concurrent.futures.ThreadPoolExecutor(1)`` stays in this process. ``docs/planning.md`` is the
-guide. Call from a script only below ``if __name__ == "__main__":``, because processes import it.
+``concurrent.futures.ThreadPoolExecutor(1)`` stays in this process. ``docs/how-to/planning.md`` is
+the guide. Call from a script only below ``if __name__ == "__main__":``, because processes import
+it.
 """
 
 from asched.capacity.load import LoadForecast

@@ -95,7 +95,7 @@ class History(NamedTuple):
 
 
 def open_history(url: str | Path) -> History:
-    """The history in the journal at ``url``: a file's path, or a URL (``docs/journal.md``)."""
+    """The history in the journal at ``url``: a path, or a URL (``docs/reference/journal.md``)."""
     return History(str(url))
 
 

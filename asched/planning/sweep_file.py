@@ -1,4 +1,4 @@
-"""The file format of sweeps (``docs/planning.md``)."""
+"""The file format of sweeps (``docs/how-to/planning.md``)."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ class Sweep(NamedTuple):
         return Sweep(self.workload, settings, self.job_class, self.prices)
 
     def priced(self, prices: str | Path | Prices | None) -> Sweep:
-        """With columns of costs, by a file of prices (``docs/costs.md``) or its content; None for
-        none. Raises ConfigFileError."""
+        """With columns of costs, by a file of prices (``docs/how-to/costs.md``) or its content;
+        None for none. Raises ConfigFileError."""
         if isinstance(prices, str | Path):
             prices = read_prices(Path(prices))
         return Sweep(self.workload, self.settings, self.job_class, prices)

@@ -47,7 +47,7 @@ class JournalPeriod(SourceBase, frozen=True, tag="journal"):
 
 
 class ScenarioText(SourceBase, frozen=True, tag="scenario"):
-    """A scenario (``docs/simulate.md``) with its content."""
+    """A scenario (``docs/how-to/simulate.md``) with its content."""
 
     name: str
     text: str

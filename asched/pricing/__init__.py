@@ -1,1 +1,1 @@
-"""Prices of nodes and of waiting, and what a run costs (``docs/costs.md``)."""
+"""Prices of nodes and of waiting, and what a run costs (``docs/how-to/costs.md``)."""

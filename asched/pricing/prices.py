@@ -1,4 +1,4 @@
-"""The file format of prices (``docs/costs.md``)."""
+"""The file format of prices (``docs/how-to/costs.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file format of scenarios, which describe a cluster and its workload (docs/simulate.md).
+"""The file format of scenarios: a cluster and its workload (docs/how-to/simulate.md).
 
 :mod:`asched.simulator.expansion` expands a scenario into a workload trace.
 """

@@ -4,7 +4,7 @@
 >>> schedule(profile(), [node("n", cpu="2")], [pod("p", cpu="1")]).nodes
 {'p': 'n'}
 
-``docs/plugins/testing.md`` is the guide.
+``docs/how-to/plugins/testing.md`` is the guide.
 """
 
 from types import ModuleType as _ModuleType

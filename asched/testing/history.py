@@ -1,7 +1,7 @@
 """Simulates a recorded history with another plugin or configuration, as ``asched diff`` does.
 
 The workload comes from a journal. It is simulated twice on a virtual clock, with the recorded and
-with the other configuration (``docs/what-if.md``).
+with the other configuration (``docs/how-to/what-if.md``).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A read-only browser interface and HTTP API on a journal (``docs/ui.md``)."""
+"""A read-only browser interface and HTTP API on a journal (``docs/how-to/ui.md``)."""

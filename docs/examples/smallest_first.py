@@ -1,4 +1,4 @@
-"""An example of a session plugin and an action: see docs/batch-plugins.md."""
+"""An example of a session plugin and an action: see docs/how-to/batch-plugins.md."""
 
 from typing import ClassVar
 

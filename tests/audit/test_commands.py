@@ -171,14 +171,14 @@ async def save(recording: Recording, path: Path) -> None:
 
 def test_explain_json_fields_are_documented(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "next", "-o", "json")
-    documented = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    documented = (Path(__file__).parents[2] / "docs" / "how-to" / "explain.md").read_text()
     for field in json.loads(out):
         assert f"`{field}`" in documented, field
 
 
 @pytest.mark.parametrize("entry", get_args(Entry), ids=lambda entry: entry.__name__)
 def test_history_events_and_fields_are_documented(entry: type[msgspec.Struct]) -> None:
-    documented = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    documented = (Path(__file__).parents[2] / "docs" / "how-to" / "history.md").read_text()
     tag = msgspec.inspect.type_info(entry).tag  # type: ignore[attr-defined]
     [row] = [line for line in documented.splitlines() if line.startswith(f"| `{tag}` ")]
     for field in entry.__struct_encode_fields__:

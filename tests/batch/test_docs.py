@@ -1,4 +1,4 @@
-"""docs/batch-corrections.md matches the code."""
+"""docs/reference/batch-corrections.md matches the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asched.batch.corrections import Correction
 from tests.conformance.batch_modes import compare_modes, table
 from tests.conformance.runner import topics_in
 
-PAGE = Path(__file__).parents[2] / "docs" / "batch-corrections.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "batch-corrections.md"
 
 
 def test_page_describes_every_correction() -> None:

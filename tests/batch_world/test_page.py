@@ -1,4 +1,4 @@
-"""The examples of docs/batch.md work."""
+"""The examples of docs/how-to/batch.md work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.batch_world.manifests import install_crds
 from tests.daemon.world import world
 from tests.permissions import SESSIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "batch.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "batch.md"
 
 
 def blocks() -> list[str]:

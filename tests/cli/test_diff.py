@@ -219,7 +219,7 @@ async def test_history_of_a_real_daemon_is_reproduced(tmp_path: Path) -> None:
     assert history.scheduler.latencies.bind_ns > 0
 
 
-# -- docs/what-if.md ------------------------------------------------------------------------------
+# -- docs/how-to/what-if.md -----------------------------------------------------------------------
 
 
 def fields(kind: Any) -> set[str]:
@@ -238,7 +238,7 @@ def fields(kind: Any) -> set[str]:
 
 
 def test_every_json_field_is_documented() -> None:
-    text = (ROOT / "docs" / "what-if.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "what-if.md").read_text()
     names = fields(msgspec.inspect.type_info(DiffReport))
     assert len(names) > 30
     assert not {name for name in names if f"`{name}`" not in text}

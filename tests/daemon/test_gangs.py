@@ -1,4 +1,4 @@
-"""Gangs with a daemon and an API server, using the examples of ``docs/gang.md``."""
+"""Gangs with a daemon and an API server, using the examples of ``docs/how-to/gang.md``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.batch_world.manifests import install_crds
 from tests.daemon.world import World, world
 
 CUSTOM_KINDS = frozenset(kind.__name__ for kind in CUSTOM_POD_GROUPS)
-PAGE = Path(__file__).parents[2] / "docs" / "gang.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "gang.md"
 
 
 def examples() -> tuple[str, dict[str, Any], dict[str, Any]]:

@@ -212,7 +212,7 @@ def test_docs_name_every_restart_setting() -> None:
         for prefix, section in sections
         for field in msgspec.structs.fields(section)
     } - {"apiVersion", "kind", "engine"}
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "operations.md").read_text()
     (sentence,) = re.findall(r"\nChanges of (`journal`.*?) need a restart;", page, re.S)
     assert {*re.findall(r"`(\S+)`", sentence)} == names - RELOADABLE - IGNORED_SETTINGS
 

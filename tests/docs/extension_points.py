@@ -1,4 +1,4 @@
-"""When each extension point runs, what it may do and what it costs: data for ``docs/plugins``.
+"""When each extension point runs, what it may do and costs: data for ``docs/reference/plugins``.
 
 ``python -m tests.docs.plugin_pages`` writes a page for each extension point from this and from the
 classes in :mod:`asched.framework.interface`.

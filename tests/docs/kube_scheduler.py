@@ -1,4 +1,4 @@
-"""What kube-scheduler 1.36 has, for docs/compatibility.md."""
+"""What kube-scheduler 1.36 has, for docs/reference/compatibility.md."""
 
 from __future__ import annotations
 

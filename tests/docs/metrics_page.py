@@ -1,4 +1,4 @@
-"""Writes the tables of docs/metrics.md from the metrics that a daemon registers.
+"""Writes the tables of docs/reference/metrics.md from the metrics that a daemon registers.
 
 python -m tests.docs.metrics_page
 """
@@ -28,7 +28,7 @@ from asched.kube.reflector import Reflector
 from asched.kube.timing import SystemClock
 from asched.state.cluster import ClusterState
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->\n"
 _SUFFIXES = {
     "counter": ("_total",),
@@ -39,7 +39,7 @@ _SUFFIXES = {
 _GROUPS = (
     ("scheduler_", "kube-scheduler"),
     ("rest_client_", "client-go"),
-    ("leader_election_", "client-go, leader election (`docs/high-availability.md`)"),
+    ("leader_election_", "client-go, leader election (`docs/how-to/high-availability.md`)"),
     ("volcano_", "kube-batch (batch sessions)"),
     ("asched_", "asched"),
     ("", "The process and Python"),

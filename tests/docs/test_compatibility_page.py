@@ -1,4 +1,4 @@
-"""docs/compatibility.md shows what the code has."""
+"""docs/reference/compatibility.md shows what the code has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/dynamic-resources.md: every command is run, and prints what the page shows."""
+"""docs/how-to/dynamic-resources.md: every command is run, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.daemon.world import OWN
 from tests.docs.command_lines import parsed
 from tests.helm.chart import ROOT
 
-PAGE: Final = (ROOT / "docs" / "dynamic-resources.md").read_text()
+PAGE: Final = (ROOT / "docs" / "how-to" / "dynamic-resources.md").read_text()
 BLOCKS: Final[list[tuple[str, str]]] = re.findall(r"```(sh|text|yaml)\n(.*?)```", PAGE, re.S)
 *WALKTHROUGH, (_, _), (_, ERROR) = BLOCKS
 COMMANDS: Final = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]

@@ -105,7 +105,7 @@ async def test_service_affinity_keeps_to_one_region_and_spreads_over_racks(tmp_p
             await w.until(lambda: w.node_of("bound-elsewhere").startswith(other))
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*/*.md")), ids=lambda page: page.name)
 def test_linked_files_exist(page: Path) -> None:
     for name in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / name).exists(), f"{page.name} points to {name}"

@@ -1,4 +1,4 @@
-"""The outputs about groups in docs/explain.md and docs/history.md are those of the commands."""
+"""The outputs about groups in docs/how-to (explain, history) are those of the commands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_output_is_on_the_page(journal: Path, page: str, command: str) -> None:
     assert (code, err) == (0, "")
     lines = [line.rstrip() for line in f"$ asched {command}\n{out}".splitlines()]
     shown = "\n".join(line for line in lines if line)
-    assert f"```\n{shown}\n```" in (DOCS / page).read_text(), shown
+    assert f"```\n{shown}\n```" in (DOCS / "how-to" / page).read_text(), shown
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_output_is_on_the_page(journal: Path, page: str, command: str) -> None:
     ],
 )
 def test_every_field_is_on_the_page(page: str, struct: type) -> None:
-    text = (DOCS / page).read_text()
+    text = (DOCS / "how-to" / page).read_text()
     fields: tuple[str, ...] = struct.__struct_encode_fields__  # type: ignore[attr-defined]
     assert [field for field in fields if f"`{field}`" not in text] == []
 
 
 @pytest.mark.parametrize("kind", [GroupReasonKind, GroupChangeKind])
 def test_every_value_is_on_the_page(kind: type[GroupReasonKind | GroupChangeKind]) -> None:
-    text = (DOCS / "explain.md").read_text()
+    text = (DOCS / "how-to" / "explain.md").read_text()
     assert [each.value for each in kind if f"`{each.value}`" not in text] == []

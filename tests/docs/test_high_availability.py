@@ -1,4 +1,4 @@
-"""docs/high-availability.md: the configurations on the page have the described effect."""
+"""docs/how-to/high-availability.md: the configurations on the page have the described effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asched.config.registry import PluginRegistry
 from asched.daemon.ha.leadership import election_of
 from tests.helm.chart import ROOT, only, rendered
 
-PAGE = (ROOT / "docs" / "high-availability.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "high-availability.md").read_text()
 BLOCKS: list[str] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
 CONFIGURATIONS = [block for block in BLOCKS if block.startswith("apiVersion")]
 VALUES = [block for block in BLOCKS if not block.startswith("apiVersion")]

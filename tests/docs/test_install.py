@@ -1,4 +1,4 @@
-"""docs/install.md: each command is run, or parsed by its program."""
+"""docs/how-to/install.md: each command is run, or parsed by its program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.docs.command_lines import parsed
 from tests.helm.chart import CHART, NAMESPACE, ROOT, Values, only
 from tests.systemd.unit import directives, one
 
-PAGE = (ROOT / "docs" / "install.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "install.md").read_text()
 _KNOWN = {
     "python3",
     "pip",

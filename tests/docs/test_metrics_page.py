@@ -1,4 +1,4 @@
-"""docs/metrics.md lists the metrics of a daemon."""
+"""docs/reference/metrics.md lists the metrics of a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operations.md: every command is run with a daemon, a journal and a cluster.
+"""docs/how-to/operations.md: every command is run with a daemon, a journal and a cluster.
 
 Programs that are not installed, and those that need a service manager, are only parsed. For
 ``systemctl`` the test starts, reloads and stops the daemon.
@@ -34,8 +34,8 @@ from tests.journal.postgres_server import running_server
 from tests.journal.samples import turn
 from tests.systemd.unit import directives, one
 
-PAGE = (ROOT / "docs" / "operations.md").read_text()
-INSTALL = (ROOT / "docs" / "install.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "operations.md").read_text()
+INSTALL = (ROOT / "docs" / "how-to" / "install.md").read_text()
 ASCHED: Final = one("Service.ExecStart").split()[0]
 HEALTH: Final = "http://127.0.0.1:10251"
 DAY: Final = "2026-01-31"
@@ -83,7 +83,7 @@ def test_asched_commands_parse(line: str) -> None:
 
 def test_linked_files_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
+        assert (ROOT / "docs" / "how-to" / target).exists(), target
 
 
 # -- parsed ----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Machine:
         self._run: list[str] = []
 
     def install(self) -> None:
-        """Create the folders and files of docs/install.md."""
+        """Create the folders and files of docs/how-to/install.md."""
         state = self.root / "var/lib/private/asched"
         for folder in (state, self.root / "var/backups", self.root / "etc/asched"):
             folder.mkdir(parents=True)

@@ -1,12 +1,12 @@
-"""docs/plugins: pages that are made of the code are up to date, every public name is documented,
-and every example runs."""
+"""docs/reference/plugins and docs/how-to/plugins: generated pages are up to date, every public
+name is documented, and every example runs."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -21,9 +21,9 @@ from asched.testing import pod, run_filter, schedule
 from asched.testing.checks import CheckOutcome, check_plugin
 from tests.docs.command_lines import parsed
 from tests.docs.extension_points import CONTRACTS
-from tests.docs.plugin_pages import FOLDER, documentation, pages
+from tests.docs.plugin_pages import FOLDER, GUIDE, documentation, pages
 
-ROOT = FOLDER.parents[1]
+ROOT = FOLDER.parents[2]
 PAGES = pages()
 FACES = (asched.framework, asched.model, asched.testing)
 
@@ -35,7 +35,7 @@ def test_page_is_what_the_code_says(name: str) -> None:
 
 def test_every_extension_point_has_its_contract_and_its_page() -> None:
     assert CONTRACTS.keys() == {*ExtensionPoint}
-    index = (FOLDER / "index.md").read_text()
+    index = (GUIDE / "index.md").read_text()
     for point in ExtensionPoint:
         assert f"| `{point.field}` |" in index
     for contract in CONTRACTS.values():
@@ -70,7 +70,7 @@ def test_every_method_of_an_extension_point_says_what_it_is_for() -> None:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (FOLDER / page).read_text(), re.S)
+    return re.findall(rf"```{language}\n(.*?)```", (GUIDE / page).read_text(), re.S)
 
 
 def test_guide_s_plugin_works_and_keeps_the_contract() -> None:
@@ -93,7 +93,7 @@ def test_readme_shows_the_same_plugin() -> None:
 
 def test_examples_of_the_kit_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = re.findall(r"^    (asched simulate .*)$", (FOLDER / "testing.md").read_text(), re.M)
+    lines = re.findall(r"^    (asched simulate .*)$", (GUIDE / "testing.md").read_text(), re.M)
     (line,) = lines
     words = line.replace("docs/", f"{ROOT}/docs/").split()
     assert CliRunner().invoke(app, words[1:], prog_name="asched").exit_code == 0
@@ -105,13 +105,42 @@ def test_examples_of_the_kit_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("page", ["index.md", "testing.md"])
 def test_command_lines_are_read_by_the_real_parser(page: str) -> None:
-    lines = re.findall(r"^    (asched .*)$", (FOLDER / page).read_text(), re.M)
+    lines = re.findall(r"^    (asched .*)$", (GUIDE / page).read_text(), re.M)
     assert lines
     for line in lines:
         parsed(line)
 
 
-@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*sorted(FOLDER.glob("*.md")), *sorted(GUIDE.glob("*.md"))], ids=lambda page: page.name
+)
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     for name in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / name).exists(), f"{page.name} points to {name}"
+
+
+READ_BY_PLUGINS = (
+    asched.framework.Cluster,
+    asched.framework.CycleState,
+    asched.framework.Handle,
+    asched.framework.NodeInfo,
+    asched.framework.Nodes,
+    asched.framework.PodInfo,
+    asched.framework.StateKey,
+    asched.framework.Status,
+)
+
+
+@pytest.mark.parametrize("kind", READ_BY_PLUGINS, ids=lambda kind: kind.__name__)
+def test_every_member_of_what_plugins_read_is_documented(kind: type) -> None:
+    """A member without a docstring would be missing on the page."""
+    bare = [
+        name
+        for name, member in vars(kind).items()
+        if not name.startswith("_")
+        and isinstance(member, FunctionType | classmethod | property)
+        and not inspect.getdoc(member)
+    ]
+    assert not bare
+    page = (FOLDER / "types.md").read_text()
+    assert f"\n::: asched.framework.{kind.__name__}\n" in page

@@ -1,4 +1,4 @@
-"""docs/plugins/reads.md: its plugin works, and its role is what such a plugin needs."""
+"""docs/how-to/plugins/reads.md: its plugin works, and its role is what such a plugin needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from asched.framework import Plugin
 from asched.model import CustomResource
 from asched.testing import from_api, node, pod, run_filter, schedule
 from asched.testing.profiles import profile
-from tests.docs.plugin_pages import FOLDER
+from tests.docs.plugin_pages import GUIDE
 
-PAGE = (FOLDER / "reads.md").read_text()
+PAGE = (GUIDE / "reads.md").read_text()
 
 
 def names() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""docs/plugins/safety.md: its examples work, its tables say what there is."""
+"""docs/how-to/plugins/safety.md: its examples work, its tables say what there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asched.framework.runtime.observation import FailureReason
 from asched.framework.runtime.profile import BreakerSpec, PluginPolicy
 from tests.daemon.world import KUBE, registry_with
 
-PAGE = (Path(__file__).parents[2] / "docs" / "plugins" / "safety.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "plugins" / "safety.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/show.md names every field of ``asched show -o json``."""
+"""docs/how-to/show.md names every field of ``asched show -o json``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from asched.audit.queue_log import (
 )
 from asched.audit.queues import JobInOrder, QueuesReport, QueueState, SessionQueues
 
-PAGE = Path(__file__).parents[2] / "docs" / "show.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "show.md"
 STRUCTS = (
     EvictionReport, PodIdentity, QueuesReport, SessionQueues, QueueState, JobInOrder, QueueHistory,
     QueuePoint, QueueAmounts, SessionDecisions, SessionPart, GangSummary, GroupExplanation,

@@ -12,7 +12,7 @@ from tests.fault_simulation.campaign import parsed
 from tests.fault_simulation.mixes import CLASSES
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "simulation-testing.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "simulation-testing.md").read_text()
 
 
 def test_page_lists_every_class() -> None:

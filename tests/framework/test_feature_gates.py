@@ -84,7 +84,10 @@ def test_option_overrides_the_file() -> None:
         ),
         (
             "{KubeletTracing: true}",
-            "not a feature gate of kube-scheduler 1.36; docs/compatibility.md lists those that are",
+            (
+                "not a feature gate of kube-scheduler 1.36;"
+                " docs/reference/compatibility.md lists those that are"
+            ),
         ),
         (
             "{SchedulerQueueingHints: false}",
@@ -92,7 +95,7 @@ def test_option_overrides_the_file() -> None:
         ),
         (
             "{TopologyAwareWorkloadScheduling: true}",
-            "cannot be true: `groupCycle` of GangScheduling instead (docs/gang.md)",
+            "cannot be true: `groupCycle` of GangScheduling instead (docs/how-to/gang.md)",
         ),
         (
             "{SchedulerAsyncPreemption: false}",

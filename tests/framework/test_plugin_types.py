@@ -93,7 +93,7 @@ def test_wrong_signatures_are_type_errors(tmp_path: Path) -> None:
     right.write_text(HEAD + RIGHT)
     good = [right]
     for page in ("index", "testing"):
-        text = (ROOT / "docs" / "plugins" / f"{page}.md").read_text()
+        text = (ROOT / "docs" / "how-to" / "plugins" / f"{page}.md").read_text()
         good.append(tmp_path / f"page_{page}.py")
         good[-1].write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)))
     files = {}

@@ -18,8 +18,9 @@ Object = dict[str, Any]
 Values = dict[str, Any]
 
 POSTGRES: Values = {"journal": {"postgres": {"secret": {"name": "asched-journal"}}}}
-CONF = (CHART.parents[1] / "docs" / "batch.md").read_text().split("```yaml\n")[2].split("```")[0]
-"""A configuration of kube-batch: the one that docs/batch.md shows."""
+_PAGE = CHART.parents[1] / "docs" / "how-to" / "batch.md"
+CONF = _PAGE.read_text().split("```yaml\n")[2].split("```")[0]
+"""A configuration of kube-batch: the one that docs/how-to/batch.md shows."""
 VALUE_SETS: dict[str, Values] = {
     "defaults": {},
     "postgres": POSTGRES,

@@ -82,7 +82,7 @@ def test_panels_do_not_overlap_and_share_data_source() -> None:
 
 
 def test_every_alert_has_summary_and_action() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"]["summary"]

@@ -1,4 +1,4 @@
-"""docs/security.md: permissions, ports, limits and TLS verification."""
+"""docs/explanation/security.md: permissions, ports, limits and TLS verification."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.daemon.test_run_command import stopped, until_logged
 from tests.daemon.world import world
 from tests.helm.chart import ROOT, VALUE_SETS, only, permissions, rendered
 
-PAGE = (ROOT / "docs" / "security.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "security.md").read_text()
 MIB = 1024 * 1024
 
 needs_proc = pytest.mark.skipif(

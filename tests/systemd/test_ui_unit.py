@@ -115,5 +115,5 @@ async def test_command_runs_with_syscall_filter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["asched.service", "asched-ui.service"])
 def test_units_are_documented(name: str) -> None:
-    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*/*.md"))
     assert name in pages

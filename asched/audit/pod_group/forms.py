@@ -1,4 +1,4 @@
-"""The explanation of a pod group, which is also its JSON form (see ``docs/explain.md``)."""
+"""The explanation of a pod group, which is also its JSON form (see ``docs/how-to/explain.md``)."""
 
 from __future__ import annotations
 

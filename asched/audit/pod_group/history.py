@@ -43,7 +43,7 @@ class GroupMemberHistory(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodGroupHistory(msgspec.Struct, frozen=True, rename="camel"):
-    """What happened to a group, which is also its JSON form (see ``docs/history.md``)."""
+    """What happened to a group, which is also its JSON form (see ``docs/how-to/history.md``)."""
 
     namespace: str
     name: str

@@ -110,7 +110,7 @@ class RunReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DiffReport(msgspec.Struct, frozen=True, rename="camel"):
-    """The JSON form of a comparison (see ``docs/what-if.md``)."""
+    """The JSON form of a comparison (see ``docs/how-to/what-if.md``)."""
 
     begin: datetime
     end: datetime

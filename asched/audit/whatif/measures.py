@@ -69,7 +69,7 @@ class ResourceFigures(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Figures(msgspec.Struct, frozen=True, rename="camel"):
-    """The figures of a run; part of the JSON form (see ``docs/what-if.md``)."""
+    """The figures of a run; part of the JSON form (see ``docs/how-to/what-if.md``)."""
 
     pods: int
     """Pods that were created without a node."""

@@ -6,7 +6,7 @@ follows the first one with a delay. As it passes the moments around a disagreeme
 decided again with what the other scheduler may have known.
 
 The first hypothesis that makes both agree is the explanation, in the order of
-:meth:`Explainer._cause`; ``docs/shadow.md`` lists them.
+:meth:`Explainer._cause`; ``docs/how-to/shadow.md`` lists them.
 """
 
 from __future__ import annotations
