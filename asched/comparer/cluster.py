@@ -62,7 +62,7 @@ class FoldProgress(Protocol):
         ...
 
 
-class Difference(NamedTuple):
+class ObjectDifference(NamedTuple):
     """An object that the state has in another form than the cluster."""
 
     resource: WatchedResource
@@ -102,7 +102,7 @@ class ClusterComparer:
         self._progress = progress
         self._reflectors = reflectors
         self._slice_objects = slice_objects
-        self._found: dict[WatchedResource, frozenset[Difference]] = {}
+        self._found: dict[WatchedResource, frozenset[ObjectDifference]] = {}
         """The differences of the last comparison of each resource."""
 
     async def compare(self) -> None:
@@ -171,7 +171,7 @@ class ClusterComparer:
 
     async def _verified(
         self, suspect: _Suspect, reflector: Reflector, collection: ComparedCollection
-    ) -> Difference | None:
+    ) -> ObjectDifference | None:
         """The difference if it is certain."""
         resource, key, read = reflector.resource, suspect.identity.key, suspect.read
         for _ in range(_MAX_READS):
@@ -195,14 +195,16 @@ class ClusterComparer:
                 return self._gone(resource, known, again.list_version)
             before, read = read, again.objects[0]
             if before is not None and before.version == read.version:
-                return Difference(resource, key, read.object.uid, field, read.version)
+                return ObjectDifference(resource, key, read.object.uid, field, read.version)
         return None
 
-    def _gone(self, resource: WatchedResource, deleted: Object, version: int) -> Difference | None:
+    def _gone(
+        self, resource: WatchedResource, deleted: Object, version: int
+    ) -> ObjectDifference | None:
         known = known_object(self._state, type(deleted), deleted.key)
         if known is None or known.uid != deleted.uid:
             return None
-        return Difference(resource, deleted.key, deleted.uid, GONE, version)
+        return ObjectDifference(resource, deleted.key, deleted.uid, GONE, version)
 
     async def _passed(
         self, version: int, reflector: Reflector, collection: ComparedCollection
@@ -223,7 +225,7 @@ class ClusterComparer:
         collection.check_unchanged()
         return True
 
-    def _report(self, reflector: Reflector, found: list[Difference]) -> None:
+    def _report(self, reflector: Reflector, found: list[ObjectDifference]) -> None:
         resource = reflector.resource
         repeated = self._found.pop(resource, frozenset())
         if not found:

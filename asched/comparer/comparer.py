@@ -24,7 +24,7 @@ class ComparisonCounts(msgspec.Struct):
     """Comparisons that ended early: a request failed, or the watch changed meanwhile."""
 
 
-class Comparison(Protocol):
+class ComparedSource(Protocol):
     """One kind of comparison."""
 
     counts: ComparisonCounts
@@ -35,7 +35,7 @@ class Comparison(Protocol):
 
 
 async def compare_periodically(
-    comparisons: Sequence[Comparison], clock: Clock, interval_s: float
+    comparisons: Sequence[ComparedSource], clock: Clock, interval_s: float
 ) -> None:
     """Run all comparisons, one after the other, with a pause of ``interval_s`` before each round.
     Never returns."""

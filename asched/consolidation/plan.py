@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from asched.consolidation.candidates import DomainCandidate, candidates_of
-from asched.consolidation.search import DomainSearch, ProgressListener, ProvedSet
+from asched.consolidation.search import FreedDomainSearch, ProgressListener, ProvedSet
 from asched.consolidation.trial import MoveTrial
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.node import Node
@@ -68,7 +68,7 @@ def plan_consolidation(
     placed_first = settled.settle()
     candidates = candidates_of(settled.state, settings)
     _check(settings, candidates)
-    search = DomainSearch(checkpoint_of(settled.state), load, settings.trials, progress)
+    search = FreedDomainSearch(checkpoint_of(settled.state), load, settings.trials, progress)
     if settings.domains:
         by_name = {each.name: each for each in candidates}
         candidates = [by_name[name] for name in settings.domains]

@@ -1,12 +1,12 @@
 """Searches the domains that can be freed together.
 
 Freeing is whole or nothing. A *pass* cordons the nodes of a set of domains and moves their pods in
-order; a domain whose pods find no nodes is undone, becomes a target for those after it, and leaves
-the set. A set is proved by a pass from the beginning in which no domain fails, so its moves are
-possible in their order.
+order; a domain with a pod that finds no node is undone, becomes a target for those after it, and
+leaves the set. A set is proved by a pass from the beginning in which no domain fails, so its moves
+are possible in their order.
 
-The first set is that of the cheapest domains whose requests do not exceed what is free on all other
-nodes: no more of the cheapest can be freed. Then each dearer domain is tried on top of the moves of
+The first set has as many of the cheapest domains as other nodes have free amounts for: not one of
+the cheapest in addition can be freed. Then each dearer domain is tried on top of the moves of
 the proved set, and those that pass are proved together.
 """
 
@@ -56,7 +56,7 @@ class _Pass(NamedTuple):
     trial: MoveTrial
 
 
-class DomainSearch:
+class FreedDomainSearch:
     """Tries sets of domains, each from the same state."""
 
     def __init__(

@@ -75,7 +75,7 @@ class Calibration(msgspec.Struct, frozen=True, rename="camel"):
     covered: float | None
     """The share of starts within the 80 % interval."""
     intervals: int
-    """The number of pods of which it is known whether they started before the horizon."""
+    """The number of pods with a known answer: they started before the horizon or not."""
 
 
 class StartStatement(NamedTuple):

@@ -50,7 +50,7 @@ def fewest_domains(
             break
         chosen = _fewest(domains, len(members.pending), extra)
     rows = np.unique(np.concatenate([one.rows for one in chosen]))
-    return wide._replace(rows=rows) if len(rows) < len(wide.rows) else None
+    return GroupPlacement(wide.name, rows, wide.tier) if len(rows) < len(wide.rows) else None
 
 
 def _parts(

@@ -349,7 +349,7 @@ class ConnectionPool:
             self._idle.pop(0).abort()
 
     def _give(self, connection: _Connection | None) -> bool:
-        """Wake the longest waiter of the line whose turn it is. Returns False if there is none."""
+        """Wake the longest waiter of the line that has its turn. Returns False if there is none."""
         while self._waiters or self._urgent_waiters:
             urgent = not self._waiters or self._urgent_in_row < _MAX_URGENT_IN_ROW
             urgent = urgent and bool(self._urgent_waiters)

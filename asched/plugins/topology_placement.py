@@ -129,7 +129,7 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         for depth in range(len(preferred), 0, -1):
             keys = (*required, *preferred[:depth])
             tiers.append([*_preferred_domains(group, nodes, keys, within, len(tiers))])
-        last = [placement._replace(tier=len(tiers)) for placement in every]
+        last = [GroupPlacement(name, rows, len(tiers)) for name, rows, _ in every]
         return GeneratedPlacements(placements=(*_distinct(tiers, last), *last))
 
     def _preferred(self, rules: GroupRules) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
 SHORT_STEPS: Final = 2_500_000
 """Attempts of up to this many steps are charged only while pods of other namespaces wait to be
-attempted: nobody waits longer than 0.1 s for them."""
+attempted: no pod waits longer than 0.1 s for one of them."""
 FREE_FORM_STEPS: Final = 50_000
 """First attempts of a form of up to this many steps are free: 2 milliseconds."""
 NS_PER_STEP: Final = 40

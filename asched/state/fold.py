@@ -437,7 +437,7 @@ class Fold:
         return entry
 
     def _give_back(self, queued: QueuedPod) -> None:
-        """A pod is attempted before its turn, because nobody waits: the attempt is free."""
+        """A pod is attempted before its turn, because no other pod waits: it is free."""
         guards, namespace, now_ns = self.state.guards, queued.info.namespace, self.state.now_ns
         guards.budgets.charge(namespace, -queued.charged_steps, now_ns)
         guards.costs.note_forms(queued.info, now_ns)

@@ -1,5 +1,5 @@
-"""What the node table contains, in forms outside of it: for checkpoints, where a number stands for
-each pod, and the order of pods on rows."""
+"""What the node table contains, in forms outside of it: for checkpoints, which number the
+pods, and the order of pods on rows."""
 
 from __future__ import annotations
 

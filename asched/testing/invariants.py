@@ -72,13 +72,13 @@ class _Identity:
     """Equal for the same object only; keeps the object."""
 
     def __init__(self, of: object) -> None:
-        self._of = of
+        self.of = of
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other._of is self._of
+        return isinstance(other, _Identity) and other.of is self.of
 
     def __hash__(self) -> int:
-        return id(self._of)
+        return id(self.of)
 
 
 def _check_objects(state: ClusterState) -> None:

@@ -113,7 +113,7 @@ class JournalWithStates:
         for seq, blob in _rows(self._path, query, (max(begin, archived.seq), last_seq)):
             return Checkpoint(seq, blob, self._known)
         found = await self._store.load_checkpoint(at_or_before_seq)
-        return None if found is None else found._replace(known=self._known)
+        return None if found is None else Checkpoint(found.seq, found.blob, self._known)
 
 
 def newest_state(path: Path) -> bytes | None:

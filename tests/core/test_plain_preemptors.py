@@ -120,7 +120,7 @@ def test_short_attempts_of_a_lone_tenant_are_free() -> None:
 
 
 def test_short_attempts_yield_to_pods_of_others() -> None:
-    """They are put off while others wait, and attempted once nobody does."""
+    """They are put off while others wait, and attempted once none does."""
     core = full_cluster()
     for number in range(PREEMPTORS):
         core.see(Resource.PODS, with_terms(number))
