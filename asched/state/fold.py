@@ -13,7 +13,7 @@ from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.feature_gates import without_gated_fields
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
-from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.groups import CustomPodGroup, PodGroup
@@ -22,10 +22,10 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resource_claims import ResourceClaim, ResourceClaimStatus
 from asched.model.resources import KINDS
-from asched.state import attempt_budget
 from asched.state import group_records as gr
 from asched.state import records as r
 from asched.state import session_records as sr
+from asched.state.attempt_charges import AttemptCharges
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -47,6 +47,7 @@ class Fold:
         self.state = state
         self.load = load
         self._pods = PodFold(state)
+        self._charges = AttemptCharges(state)
         self._binding_profiles: dict[str, Profile] = {}
         state.plugin_context.binding_profile = self._binding_profile
         self._apply: dict[type[r.Record], Callable[[Any], None]] = {
@@ -420,41 +421,8 @@ class Fold:
         queued = state.queue.pop(key, waiting=grouped)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
-        if queued.turn_ns and turn_ns:
-            queued.turn_ns = 0  # it is put off again
-        elif queued.turn_ns:  # charged when it was put off
-            if queued.turn_ns > state.now_ns:
-                self._give_back(queued)
-            queued.turn_ns, queued.yields = 0, False
-        elif not state.guards.costs.is_cheap(entry.info) or (
-            # A group cycle is charged as a whole.
-            preemption and not grouped and state.guards.costs.is_charged(entry.info)
-        ):
-            steps = self._charge(queued, preemption=preemption)
-            short = 0 < steps <= attempt_budget.SHORT_STEPS
-            queued.yields = bool(turn_ns) and short and group_of(entry.info.pod) is None
-            state.guards.costs.note_forms(queued.info, turn_ns or state.now_ns)
+        self._charges.settle(queued, preemption=preemption, turn_ns=turn_ns, grouped=grouped)
         return entry
-
-    def _give_back(self, queued: QueuedPod) -> None:
-        """A pod is attempted before its turn, because no other pod waits: it is free."""
-        guards, namespace, now_ns = self.state.guards, queued.info.namespace, self.state.now_ns
-        guards.budgets.charge(namespace, -queued.charged_steps, now_ns)
-        guards.costs.note_forms(queued.info, now_ns)
-        queued.charged_steps = 0
-
-    def _charge(self, queued: QueuedPod, *, preemption: bool) -> int:
-        """Charge an attempt, which was made or has a turn; returns its steps, 0 if it is free.
-        ``preemption``: with the search for victims."""
-        state, pod = self.state, queued.info.pod
-        queued.charged_steps = state.guards.costs.of_attempt(queued.info, preemption=preemption)
-        # The first attempt of a form is not given back: another pod may have the same form.
-        steps = queued.charged_steps + state.guards.costs.of_first(queued.info)
-        if not steps or not state.guards.costs.limits(pod.namespace, steps):
-            queued.charged_steps = 0
-            return 0
-        state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
-        return steps
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)
