@@ -59,8 +59,9 @@ MEMORY_LIMIT_MB = 1024
 RATE_LIMIT = 0.8
 
 _START_NS = 1_790_000_000_000_000_000
-_BACKLOG = 100
-"""Pods of the other namespace that wait at any time."""
+_BACKLOG = 400
+"""Pods of the other namespace that wait at the begin of a turn: more than it can place, because
+yielding pods are attempted as soon as none of them waits."""
 _ARRIVALS_PER_S = 5
 _MEMBERS_PER_S = 20
 """Of groups: their members are pods like others, and many of them together are the attack."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from asched.cycle.feasible_nodes import FeasibleNodes, PodFilterResult
 from asched.cycle.node_selection import BestNodes, highest
+from asched.cycle.nominated_filters import NominatedFilterCache
 from asched.cycle.shape_cache import ShapeCache
-from asched.cycle.shape_filters import NominatedFilterCache, ShapeFilters
+from asched.cycle.shape_filters import ShapeFilters
 from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin
@@ -249,15 +250,14 @@ class Attempt:
         priority = self._pod.priority
         shareable = self._shares_nominated(found)
         shared = self._shared.nominated(priority) if shareable else NominatedFilterCache()
-        parts = [(shared, rows)]
-        if own is not None:
-            # On the pod's own nominated node, the result of another pod of the shape includes this
-            # pod.
-            parts = [(shared, rows[rows != own]), (NominatedFilterCache(), rows[rows == own])]
+        dry_runner, stamps = partial(self._dry_runner, found), self._cluster.row_stamps
+        if own is None:
+            found.reject_nominated(shared.rejected(dry_runner, rows, stamps), shared)
+            return
+        # On the pod's own nominated node, the result of another pod of the shape includes this pod.
+        parts = [(shared, rows[rows != own]), (NominatedFilterCache(), rows[rows == own])]
         for cache, hosts in parts:
-            dry_runner = partial(self._dry_runner, found)
-            rejected = cache.rejected(dry_runner, hosts, self._cluster.row_stamps)
-            found.reject(rejected, cache.found)
+            found.reject(cache.rejected(dry_runner, hosts, stamps), cache.found)
 
     def _shares_nominated(self, found: FeasibleNodes) -> bool:
         """Whether pods of the same shape and priority share results with nominated pods."""
@@ -289,9 +289,12 @@ class Attempt:
         elif limit_nodes and self._profile.spec.percentage_of_nodes_to_score:
             feasible = self._first_feasible(found, feasible)
         found.feasible = feasible
-        found.count = (
-            self._shared.count if found.shares_feasible else int(np.count_nonzero(feasible))
-        )
+        if found.shares_feasible:
+            found.count = self._shared.count
+        elif found.nominated is not None:
+            found.count = found.nominated.count
+        else:
+            found.count = int(np.count_nonzero(feasible))
 
     def _first_feasible(self, found: FeasibleNodes, feasible: BoolColumn) -> BoolColumn:
         """Enough feasible nodes for ``percentageOfNodesToScore``, from where the last search
@@ -349,6 +352,8 @@ class Attempt:
 
     def _best_of_shared(self, found: FeasibleNodes, shared: ShapeScores) -> BestNodes:
         """The best by the shared totals, which are valid for any subset of the nodes."""
+        if found.nominated is not None:
+            return found.nominated.best(shared.top(self._pod))
         # Usually some of the best of all nodes are feasible.
         best = shared.best(self._pod)
         mask = best.mask & found.feasible

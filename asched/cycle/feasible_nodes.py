@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asched.cycle.nominated_filters import NominatedFilterCache
 from asched.cycle.shape_filters import ShapeFilters
 from asched.framework.cycle_state import CycleState
 from asched.framework.devices import LONG_SEARCH
@@ -58,6 +59,7 @@ class FeasibleNodes:
         self._findings: FilterDiagnosis | None = None
         self._feasible = shared.feasible
         self._rows: RowArray | None = None
+        self._nominated: NominatedFilterCache | None = None
         self.count = 0
         """Number of feasible nodes."""
         self.rejected: Status | None = None
@@ -111,6 +113,13 @@ class FeasibleNodes:
         return self._feasible is self.shared.feasible
 
     @property
+    def nominated(self) -> NominatedFilterCache | None:
+        """What has the feasible rows of every pod of the shape and priority, because nominated pods
+        alone reject others; None if the rows may differ."""
+        cache = self._nominated
+        return cache if cache is not None and self._feasible is cache.feasible else None
+
+    @property
     def findings(self) -> FilterDiagnosis:
         """Which filter rejected each row, and why. Built on first access: an assigned pod needs
         none."""
@@ -139,6 +148,17 @@ class FeasibleNodes:
             self.feasible = feasible
         self._rejected.append((rows, reasons))
         self._findings = self._counted = None
+
+    def reject_nominated(self, rows: RowArray, cache: NominatedFilterCache) -> None:
+        """:meth:`reject` rows that ``cache`` found just now for every pod of the shape and
+        priority."""
+        if not self.shares_feasible:
+            self.reject(rows, cache.found)
+        elif len(rows):
+            self._nominated = cache
+            self.feasible = cache.without_rejected(self._feasible, self.shared.feasible_version)
+            self._rejected.append((rows, cache.found))
+            self._findings = self._counted = None
 
     def counted(self, table: NodeTable) -> Sequence[CountedStatus]:
         """The distinct filter statuses, and how many nodes have each."""

@@ -6,19 +6,18 @@ are computed again only for rows that changed: usually the node of the previous 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from asched.cycle.nominated_filters import NominatedFilterCache
 from asched.cycle.shape_scores import FEW_ROWS, PATCH_SHARE, ShapeScores, UtilizationCache
-from asched.framework.caching import RowCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterResult, Scope
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
+from asched.framework.nodes import BoolColumn, Nodes, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.diagnosis import PASSES, CountedStatus, FilterDiagnosis, StatusTable
-from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
     PluginFailure,
@@ -35,7 +34,6 @@ _SPARE_STATUSES = 1024
 """Statuses kept beyond one per row before everything is recomputed, which drops those of the
 past."""
 _MAX_PRIORITIES = 16
-_MAX_STATUSES = 4096
 
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
 
@@ -89,46 +87,14 @@ class ShapePreFilter:
                 self.failed |= not result.status.is_rejection
 
 
-class NominatedFilterCache:
-    """Filter results of nodes with their nominated pods added, for pods of one shape and priority.
-
-    Preemptors often come in series of identical pods, and each adds one nomination: only nodes that
-    changed are filtered again. A cache: clearing it changes no decision.
-    """
-
-    def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        self._known: RowCache[None] = RowCache()
-        self.found = FilterDiagnosis(0, StatusTable())
-        """By row of the cluster's nodes."""
-
-    def rejected(
-        self, dry_runner: Callable[[], FilterDryRunner], rows: RowArray, stamps: Int64Column
-    ) -> RowArray:
-        """Those of ``rows`` that a filter rejects with the pods nominated there; :attr:`found` has
-        the reasons. ``dry_runner`` is called only if rows changed. Raises :class:`PluginFailure`.
-        """
-        if len(self.found.statuses) > _MAX_STATUSES:
-            self._clear()
-        stale = self._known.stale(rows, stamps)
-        if len(stale):
-            self.found.extend(len(stamps))
-            self.found.clear(stale)
-            for hosts, result in dry_runner().with_nominated(stale):
-                self.found.copy_rows(hosts, result, np.arange(len(hosts)))
-            for row in stale.tolist():
-                self._known.put(row, int(stamps[row]), None)
-        return rows[self.found.rank[rows] != PASSES] if len(rows) else rows
-
-
 class ShapeFilters:
     """The shared filter results and scores of one profile for one shape."""
 
     def __init__(self, profile: Profile, pod: PodInfo, table: NodeTable) -> None:
         self._table = table
         self.pre_filter = ShapePreFilter(profile, pod, table)
+        self.feasible_version = 0
+        """Differs whenever :attr:`feasible` does."""
         self._set_findings(0)
         self._layout = self._cursor = self._objects_cursor = -1
         self._utilization = UtilizationCache(table)
@@ -161,6 +127,7 @@ class ShapeFilters:
         """Rows of nodes that pass all shared filters."""
         self.count = 0
         """Number of feasible rows."""
+        self.feasible_version += 1
 
     # -- updates ------------------------------------------------------------------------------
 
@@ -224,6 +191,7 @@ class ShapeFilters:
     def _set_all_feasible(self) -> None:
         self.feasible = self.findings.passing & self._table.alive
         self.count = int(np.count_nonzero(self.feasible))
+        self.feasible_version += 1
         self._counted = None
         self._scores.all_changed()
 
@@ -261,6 +229,7 @@ class ShapeFilters:
         after = self.findings.rank[rows] == PASSES
         if not np.array_equal(after, before):
             self.feasible[rows] = after
+            self.feasible_version += 1
             self.count += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
             self._scores.feasible_changed(some_more=bool((after > before).any()))
 
@@ -286,6 +255,7 @@ class ShapeFilters:
         after = findings.passes(row)
         if after != before:
             self.feasible[row] = after
+            self.feasible_version += 1
             self.count += after - before
             self._scores.feasible_changed(some_more=after)
 
@@ -310,6 +280,7 @@ class ShapeFilters:
         self._object_findings.extend(size)
         self.findings.extend(size)
         self.feasible = np.concatenate([self.feasible, np.zeros(missing, np.bool_)])
+        self.feasible_version += 1
         self._scores.rows_added()
 
     def _patch_filters(

@@ -331,7 +331,7 @@ class ShapeScores:
 
         Raises :class:`PluginFailure`.
         """
-        return self._summed(pod).totals
+        return self.top(pod).totals
 
     def is_steady(self, pod: PodInfo) -> bool:
         """Whether the normalized scores are the same for every subset of the feasible nodes.
@@ -339,10 +339,11 @@ class ShapeScores:
         True if each normalizing plugin uses only the extremes, and all raw scores are equal. Raises
         :class:`PluginFailure`.
         """
-        self._summed(pod)
+        self.top(pod)
         return self._steady
 
-    def _summed(self, pod: PodInfo) -> TopScores:
+    def top(self, pod: PodInfo) -> TopScores:
+        """:meth:`total` and its best rows. Raises :class:`PluginFailure`."""
         if self._totals is None:
             everywhere = self._count == self._table.size
             feasible = slice(None) if everywhere else np.flatnonzero(self._feasible)
@@ -368,19 +369,19 @@ class ShapeScores:
     def best(self, pod: PodInfo) -> BestNodes:
         """The feasible nodes with the highest :meth:`total`; valid until the next change. Raises
         :class:`PluginFailure`."""
-        return self._summed(pod).best
+        return self.top(pod).best
 
     def kept_best(self, pod: PodInfo, scores: ClassScores) -> BestNodes | None:
         """:meth:`best` with the scores of a plugin; None if they have to be computed."""
         if scores.classes is None:
             return self.best(pod)
-        return self._groups.kept_best(self._summed(pod), scores.classes)
+        return self._groups.kept_best(self.top(pod), scores.classes)
 
     def best_with(
         self, scorer: WeightedScorer, state: CycleState, pod: PodInfo
     ) -> BestNodes | None:
         """:meth:`best` with one more plugin's scores added; None if there is no fast path."""
-        return self._groups.best(self._summed(pod), scorer, state, pod)
+        return self._groups.best(self.top(pod), scorer, state, pod)
 
 
 def _check_scores(

@@ -108,23 +108,30 @@ class Nominator:
         self._mask = np.zeros(0, np.bool_)
         """By row, whether any pod is nominated there; valid for :attr:`_mask_version`."""
         self._mask_version = -1
+        self._rows: RowArray | None = None
+        """The rows of :attr:`_mask`; None if it changed."""
 
     def __bool__(self) -> bool:
         return bool(self.by_node)
 
     def rows(self) -> RowArray:
-        """The rows of nodes with nominations, ascending."""
+        """The rows of nodes with nominations, ascending; the same object while they are the
+        same."""
         if self._mask_version != self._nodes.version:
             self._mask_version = self._nodes.version
             self._mask = np.zeros(self._nodes.size, np.bool_)
+            self._rows = None
             for name in self.by_node:
                 self._mark(name)
-        return self._mask.nonzero()[0]
+        if self._rows is None:
+            self._rows = self._mask.nonzero()[0]
+        return self._rows
 
     def _mark(self, name: str) -> None:
         row = self._nodes.row_of(name)
         if row is not None:
             self._mask[row] = name in self.by_node
+            self._rows = None
 
     def _changed(self, name: str) -> None:
         self._nodes.touch(name)
