@@ -110,6 +110,8 @@ class Loop:
         self.hold_s = 0.0
         self.placed = 0
         self.hostile_bytes = 0
+        self._bound: list[Assigned] = []
+        """Other pods that were placed in the last turn."""
         self._begin()
         self._core.apply(EngineStarted("hostile", 0, step_ns=measured_step_ns()))
         self._core.apply(ProfilesLoaded(resolve(_configuration(), registry)))
@@ -120,7 +122,7 @@ class Loop:
             self.observe(Resource.NODES, _bytes(_node(number)))
             self.observe(Resource.RESOURCE_SLICES, _bytes(a_slice(number, f"n{number}")))
         for number in range(pods):
-            self.observe(Resource.PODS, self._innocent(nodeName=f"n{number % nodes}"))
+            self.observe(Resource.PODS, self._new_innocent(nodeName=f"n{number % nodes}"))
         self._core.take_records()
         self.hold_s = 0.0
 
@@ -141,10 +143,15 @@ class Loop:
         self._began_ns = time.thread_time_ns() - (self._core.now_ns - _START_NS)
 
     def turn(self) -> None:
-        """One turn: a time slice of decisions, with a backlog of other pods."""
+        """One turn: the watch shows the bindings of the last one and new pods, then a time slice of
+        decisions."""
         self._begin()
+        for bound in self._bound:
+            number = int(bound.key.rpartition("-")[2])
+            self.observe(Resource.PODS, _innocent(number, nodeName=bound.node))
+        self._bound.clear()
         for _ in range(_BACKLOG - self._waiting()):
-            self.observe(Resource.PODS, self._innocent())
+            self.observe(Resource.PODS, self._new_innocent())
         ends_ns = time.thread_time_ns() + _SLICE_NS
         while time.thread_time_ns() < ends_ns:
             began_s = time.thread_time()
@@ -153,9 +160,14 @@ class Loop:
             if not decisions:
                 break
             for decision in decisions:
-                own = isinstance(decision, Assigned) and decision.key.startswith("innocent/")
-                self.placed += own
+                if isinstance(decision, Assigned) and decision.key.startswith("innocent/innocent-"):
+                    self._bound.append(decision)
+                    self.placed += 1
         self._take()
+
+    def node_of(self, key: str) -> str:
+        """Where the pod was placed."""
+        return self._core.state.pods[key].node
 
     def _waiting(self) -> int:
         return sum(1 for key in self._core.state.queue.active if key.startswith("innocent/"))
@@ -170,12 +182,16 @@ class Loop:
         self._core.begin_turn(_START_NS + time.thread_time_ns() - self._began_ns)
         self._core.record_turn()
 
-    def _innocent(self, **spec: str) -> bytes:
+    def _new_innocent(self, **spec: str) -> bytes:
         self._number += 1
-        pod = a_pod("innocent", self._number, meta={"labels": {"app": f"a{self._number % 200}"}})
-        pod["metadata"]["namespace"] = "innocent"
-        pod["spec"].update(spec)
-        return _bytes(pod)
+        return _innocent(self._number, **spec)
+
+
+def _innocent(number: int, **spec: str) -> bytes:
+    pod = a_pod("innocent", number, meta={"labels": {"app": f"a{number % 200}"}})
+    pod["metadata"]["namespace"] = "innocent"
+    pod["spec"].update(spec)
+    return _bytes(pod)
 
 
 def _bytes(made: Json) -> bytes:
@@ -355,6 +371,9 @@ def _warm(loop: Loop) -> None:
     for made in (claim, pod):
         made["metadata"]["namespace"] = "innocent"
     loop.observe(Resource.RESOURCE_CLAIMS, _bytes(claim))
+    loop.observe(Resource.PODS, _bytes(pod))
+    loop.turn()
+    pod["spec"]["nodeName"] = loop.node_of("innocent/warm-0")
     loop.observe(Resource.PODS, _bytes(pod))
     loop.turn()
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from asched.framework.caching import ChangeLog
+from asched.framework.caching import ChangeLog, LruCache
 from asched.framework.label_conditions import LabelConditions
 from asched.framework.pod_info import LabelSet, PodInfo, QueuedPod
 from asched.framework.pod_queries import PodQuery
 
 _MIN_STALE = 256
 """Unused queries are kept up to this number."""
+_MAX_SELECTED = 1 << 16
+"""Keys in the selections that are kept."""
 
 
 class RejectedPods(NamedTuple):
@@ -55,6 +57,8 @@ class QueryIndex:
         """The keys with a query that matches ``after`` and does not match ``before``. Both are in
         the same namespace."""
         found: set[str] = set()
+        if not self._parts:
+            return found
         for place in (after.namespace, None):
             part = self._parts.get(place)
             if part is not None:
@@ -137,6 +141,11 @@ class AwaitedIndex:
         self._any: dict[str, None] = {}
         self._cursor = -1
         self._version: object = None
+        self._selected: LruCache[tuple[int, int], frozenset[str]] = LruCache(
+            _MAX_SELECTED, lambda keys: len(keys) + 1
+        )
+        """What :meth:`select` returned, by the numbers of the labels before and after the change:
+        pods of a workload have the same labels."""
 
     def select(
         self,
@@ -147,15 +156,21 @@ class AwaitedIndex:
     ) -> Collection[str]:
         """The keys of the pods that wait for the change of a pod. ``version`` changes with the
         results of ``awaited`` for all pods."""
-        self._follow(rejected, version)
+        if self._cursor != rejected.changes.cursor or version != self._version:
+            self._follow(rejected, version)
+        numbers = (0 if before is None else before.number, 0 if after is None else after.number)
+        return self._selected.get(numbers, lambda: self._select(before, after))
+
+    def _select(self, before: LabelSet | None, after: LabelSet | None) -> frozenset[str]:
         found = {*self._any}
         if after is not None:
             found |= self._gained.gained(after, before)
         if before is not None:
             found |= self._lost.gained(before, after)
-        return found
+        return frozenset(found)
 
     def _follow(self, rejected: RejectedPods, version: object) -> None:
+        self._selected.clear()
         waiting, changes = rejected
         changed = changes.since(self._cursor) if version == self._version else None
         if changed is None:

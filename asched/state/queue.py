@@ -466,9 +466,8 @@ class SchedulingQueue:
             pod = pods[position]
             sort = from_stored_key(stored) or self._sort_key(pod)
             self._backoff.early.push(pod, (self.backoff_ends_ns(pod), sort))
-        self._waiting.unschedulable = by_key(snapshot.unschedulable)
-        self._waiting.gated = by_key(snapshot.gated)
-        self._waiting.by_plugin = {name: by_key(at) for name, at in snapshot.waiting_for}
+        by_plugin = {name: by_key(at) for name, at in snapshot.waiting_for}
+        self._waiting.restore(by_key(snapshot.unschedulable), by_key(snapshot.gated), by_plugin)
         attempts = ((pods[position], first) for position, first in snapshot.attempts)
         self._attempts.restore(attempts, snapshot.events, snapshot.events_start)
         self.replay_mismatches = snapshot.replay_mismatches

@@ -7,6 +7,7 @@ of its plugins rejected or gates.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
@@ -28,6 +29,10 @@ class UnschedulablePods:
         self.gated: dict[str, QueuedPod] = {}
         self.by_plugin: dict[str, dict[str, QueuedPod]] = {}
         """By the name of each plugin that a pod waits for."""
+        self._waiting_of: Counter[tuple[str, str]] = Counter()
+        """How many pods wait, by plugin and by the scheduler name in ``_names``."""
+        self._names: dict[str, str] = {}
+        """The scheduler name that each pod had when it began to wait, by key."""
         self.changes: ChangeLog[str] = ChangeLog(_MAX_CHANGES)
         """Keys of pods that begin or cease to wait, or are updated while they wait, and of all that
         other objects move from queue to queue. A cache: it is not part of checkpoints."""
@@ -47,9 +52,12 @@ class UnschedulablePods:
         self._index(pod, (pod.gating_plugin,))
 
     def _index(self, pod: QueuedPod, plugins: Iterable[str]) -> None:
-        self.changes.append(pod.info.key)
+        key = pod.info.key
+        self.changes.append(key)
+        name = self._names[key] = pod.info.pod.spec.scheduler_name
         for plugin in sorted(plugins):
-            self.by_plugin.setdefault(plugin, {})[pod.info.key] = pod
+            self.by_plugin.setdefault(plugin, {})[key] = pod
+            self._waiting_of[plugin, name] += 1
 
     def note_update(self, key: str) -> None:
         """The pod of that key was updated while it waits."""
@@ -61,24 +69,47 @@ class UnschedulablePods:
         if pod is None:
             return
         self.changes.append(key)
+        name = self._names.pop(key)
         for plugin in (*pod.unschedulable_plugins, *pod.pending_plugins, pod.gating_plugin):
             waiting = self.by_plugin.get(plugin)
-            if waiting is not None:
-                waiting.pop(key, None)
+            if waiting is not None and waiting.pop(key, None) is not None:
                 if not waiting:
                     del self.by_plugin[plugin]
+                self._waiting_of[plugin, name] -= 1
+                if not self._waiting_of[plugin, name]:
+                    del self._waiting_of[plugin, name]
 
     def clear(self) -> None:
         self.unschedulable.clear()
         self.gated.clear()
         self.by_plugin.clear()
+        self._waiting_of.clear()
+        self._names.clear()
         self.changes.forget()
+
+    def restore(
+        self,
+        unschedulable: dict[str, QueuedPod],
+        gated: dict[str, QueuedPod],
+        by_plugin: dict[str, dict[str, QueuedPod]],
+    ) -> None:
+        """Fill it."""
+        self.unschedulable, self.gated, self.by_plugin = unschedulable, gated, by_plugin
+        self._names = {
+            key: pod.info.pod.spec.scheduler_name
+            for pods in (unschedulable, gated)
+            for key, pod in pods.items()
+        }
+        self._waiting_of = Counter(
+            (plugin, self._names[key]) for plugin, pods in by_plugin.items() for key in pods
+        )
 
     def copy(self) -> UnschedulablePods:
         """The same pods, for a snapshot. The log of changes is shared."""
         copied = copy(self)
         copied.unschedulable, copied.gated = {**self.unschedulable}, {**self.gated}
         copied.by_plugin = {plugin: {**pods} for plugin, pods in self.by_plugin.items()}
+        copied._waiting_of, copied._names = self._waiting_of.copy(), {**self._names}
         return copied
 
     def selected(
@@ -87,15 +118,19 @@ class UnschedulablePods:
         """The pods that the event may help, and the keys by plugin that selects among them."""
         parts: list[_Part] = []
         selected: dict[str, Collection[str]] = {}
-        for plugin, of_plugin in hints.for_event(queued_event.event).items():
+        for plugin, of_profiles in hints.for_event(queued_event.event).items():
             waiting = self.by_plugin.get(plugin)
-            if waiting:
+            if not waiting:
+                continue
+            # Pods of one profile do not cost hints of the others.
+            of_plugin = [h for h in of_profiles if (plugin, h.scheduler_name) in self._waiting_of]
+            if of_plugin:
                 rejected = RejectedPods(waiting, self.changes)
                 chosen = hints.selected(rejected, of_plugin, queued_event)
                 if chosen is not None:
                     selected[plugin] = chosen
                 parts.append((hints.candidates(waiting, of_plugin, queued_event), chosen))
-        return _union(parts).values(), selected
+        return _union(parts).values() if parts else (), selected
 
     def rejected_by(self, plugin: str) -> list[QueuedPod]:
         """The rejected pods, without gated ones, that wait for the plugin."""
@@ -124,6 +159,8 @@ _Part = tuple[Mapping[str, QueuedPod], Collection[str] | None]
 def _union(parts: Sequence[_Part]) -> dict[str, QueuedPod]:
     """The pods that any plugin selects, in the same order as if each selected all."""
     found: dict[str, QueuedPod] = {}
+    if not any(selected is None or selected for _, selected in parts):
+        return found
     if all(selected is None for _, selected in parts):
         for waiting, _ in parts:
             found.update(waiting)

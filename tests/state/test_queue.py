@@ -371,6 +371,43 @@ def test_profiles_have_separate_pods_and_plugins() -> None:
     assert [pod.info.name for pod in active_in_order(queue)] == ["p"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_hints_of_profiles_without_waiting_pods_are_not_evaluated(restarts: bool) -> None:
+    evaluated: list[str] = []
+
+    class Logged(NodeWatcher):
+        name: ClassVar[str] = "Logged"
+
+        def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+            added = ClusterEvent(EventResource.NODE, ActionType.ADD)
+            return (ClusterEventWithHint(added, self._hint, only_for=self._named),)
+
+        def _named(self) -> Sequence[str]:
+            evaluated.append("only_for")
+            return ("default/p", "default/q")
+
+        def _hint(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+            evaluated.append(pod.metadata.name)
+            return QueueingHint.SKIP
+
+    specs = (profile_of(Logged), profile_of(Logged, name="batch"))
+    fold = a_fold(Logged, profiles=specs)
+    for pod in (a_pod("p"), a_pod("q", scheduler="batch")):
+        fold.apply(r.ObjectObserved(pod))
+    fold.apply(r.ObjectObserved(a_node("n0")))
+    assert evaluated == []
+    fold.apply(r.Rejected("default/p", "pod-p", 1, "no", ("Logged",)))
+    if restarts:
+        fold = restore(checkpoint_of(fold.state), loader(Logged))
+    fold.apply(r.ObjectObserved(a_node("n1")))
+    assert evaluated == ["only_for", "p"]
+    fold.apply(r.Rejected("default/q", "pod-q", 1, "no", ("Logged",)))
+    fold.apply(r.ObjectDeleted("Pod", "default/p", "pod-p"))
+    evaluated.clear()
+    fold.apply(r.ObjectObserved(a_node("n2")))
+    assert evaluated == ["only_for", "q"]
+
+
 def test_new_profiles_sort_all_waiting_pods() -> None:
     queue = Queue()
     queue.see(a_pod("p"), a_pod("q"), a_pod("other", scheduler="batch"))

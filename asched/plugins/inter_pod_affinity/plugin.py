@@ -482,8 +482,9 @@ class InterPodAffinity(
         pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
         node_changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
+            # kube-scheduler registers all pods, and its hint skips those without a node.
             ClusterEventWithHint.on(
-                EventResource.POD, pod_changes, self._pod_changed, self._select
+                EventResource.ASSIGNED_POD, pod_changes, self._pod_changed, self._select
             ),
             ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
