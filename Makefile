@@ -55,8 +55,8 @@ torture: MINUTES ?= 10
 torture: $(STAMP)  ## inject drawn faults into two real replicas for MINUTES minutes (SEED)
 	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-benchmark: $(STAMP)  ## measure the figures of docs/explanation/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
-	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
+benchmark: $(STAMP)  ## measure the figures of docs/explanation/performance.md (SCHEDULER_PERF: that folder of Kubernetes, KUBE_SCHEDULER: a binary to compare with)
+	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF) $(if $(KUBE_SCHEDULER),--kube-scheduler $(KUBE_SCHEDULER))
 
 benchmark-groups: $(STAMP)  ## compare ways to schedule gangs on the openb trace in folder OPENB
 	@$(BIN)/python -m benchmarks.groups.measure --openb $(OPENB)

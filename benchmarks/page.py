@@ -168,6 +168,18 @@ def _interference(results: Results) -> str:
     return _table(("fault", "plain pods/s", "CPU ms/pod"), rows)
 
 
+def _comparison(results: Results) -> str:
+    rows = [
+        (f.workload, _runs(f.asched_ms), _runs(f.kube_scheduler_ms), f"{f.ratio:.2f}")
+        for f in results.comparison
+    ]
+    return _table(("workload", "asched", "kube-scheduler", "ratio"), rows)
+
+
+def _runs(values_ms: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" if value < 10 else f"{value:.1f}" for value in values_ms)
+
+
 _TABLES: Final[dict[str, Callable[[Results], str]]] = {
     "machine": _machine,
     "engine": _engine,
@@ -177,6 +189,7 @@ _TABLES: Final[dict[str, Callable[[Results], str]]] = {
     "start": _start,
     "steady": _steady,
     "interference": _interference,
+    "comparison": _comparison,
 }
 
 

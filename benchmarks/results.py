@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
 
 import msgspec
@@ -105,6 +106,51 @@ HTTP_TARGETS: Final = (
 )
 
 
+class ComparedWorkload(NamedTuple):
+    """A workload that asched and kube-scheduler execute in turns."""
+
+    file: str
+    """As in :class:`HttpTarget`."""
+    workload: str
+    label: str
+    """For a chart."""
+
+
+DEVICES: Final = "dra"
+"""A folder of this repository: the cases of scheduler_perf's ``dra`` that 1.36 runs by default."""
+
+COMPARED: Final = (
+    ComparedWorkload("misc", "SchedulingBasic/5000Nodes_10000Pods", "plain pods"),
+    ComparedWorkload("misc", "SchedulingDaemonset/15000Nodes", "daemonset, 15,000 nodes"),
+    ComparedWorkload("affinity", "SchedulingPodAntiAffinity/5000Nodes_2000Pods", "anti-affinity"),
+    ComparedWorkload("affinity", "SchedulingPodAffinity/5000Nodes_5000Pods", "zone affinity"),
+    ComparedWorkload(
+        "affinity", "SchedulingPreferredPodAffinity/5000Nodes_5000Pods", "preferred affinity"
+    ),
+    ComparedWorkload(
+        "topology_spreading", "TopologySpreading/5000Nodes_5000Pods", "topology spread"
+    ),
+    ComparedWorkload("misc", "PreemptionBasic/1000Nodes", "preemption, 1,000 nodes"),
+    ComparedWorkload(
+        DEVICES, "SchedulingWithResourceClaimTemplate/4000pods_500nodes", "claims, 500 nodes"
+    ),
+    ComparedWorkload(
+        DEVICES, "SteadyStateClusterResourceClaimTemplate/empty_500nodes", "claims, steady state"
+    ),
+    ComparedWorkload(
+        DEVICES, "SteadyStateClusterResourceClaimTemplate/half_500nodes", "claims, half full"
+    ),
+    ComparedWorkload(
+        DEVICES, "SteadyStateClusterResourceClaimTemplate/full_500nodes", "claims, full"
+    ),
+    ComparedWorkload(DEVICES, "SchedulingWithResourceClaim/5000pods_500nodes", "shared claims"),
+    ComparedWorkload(DEVICES, "ExtendedResource/500pods_500nodes", "extended resources"),
+    ComparedWorkload(
+        DEVICES, "ExtendedResource_25Classes/4000pods_500nodes", "extended resources, 25 classes"
+    ),
+)
+
+
 class Machine(msgspec.Struct, frozen=True):
     """Where and when the figures were measured."""
 
@@ -131,6 +177,20 @@ class HttpResult(msgspec.Struct):
     limit_ms: float | None
 
 
+class ComparisonResult(msgspec.Struct):
+    """CPU milliseconds per pod, one for each run; both schedulers run in turns."""
+
+    workload: str
+    label: str
+    asched_ms: list[float] = []
+    kube_scheduler_ms: list[float] = []
+
+    @property
+    def ratio(self) -> float:
+        """Of the medians."""
+        return median(self.asched_ms) / median(self.kube_scheduler_ms)
+
+
 class Results(msgspec.Struct):
     """All figures. Parts that were not measured are empty."""
 
@@ -143,6 +203,7 @@ class Results(msgspec.Struct):
     start: list[StartFigures] = []
     steady: list[SteadyFigures] = []
     interference: list[InterferenceFigures] = []
+    comparison: list[ComparisonResult] = []
 
 
 def load(path: Path) -> Results:

@@ -25,8 +25,17 @@ from benchmarks.engine import Row, measure
 from benchmarks.engine_run import Workload as EngineWorkload
 from benchmarks.engine_run import pods_of
 from benchmarks.kinds import KINDS
-from benchmarks.results import EngineResult, EngineTarget, HttpResult, Machine, Results
+from benchmarks.processes import SchedulerOptions
+from benchmarks.results import (
+    ComparisonResult,
+    EngineResult,
+    EngineTarget,
+    HttpResult,
+    Machine,
+    Results,
+)
 from benchmarks.scheduler_perf import run_workload
+from benchmarks.workload_files import Workload
 from benchmarks.workload_run import RunOptions
 
 START_NODES, START_PODS = 5_000, 50_000
@@ -45,6 +54,8 @@ class Part(StrEnum):
     START = "start"
     STEADY = "steady"
     INTERFERENCE = "interference"
+    COMPARISON = "comparison"
+    """With ``--kube-scheduler``."""
 
 
 _MAX_PODS_PER_NODE = 20
@@ -58,6 +69,7 @@ class _Suite(NamedTuple):
     file: Path
     definitions: Path
     runs: int
+    kube_scheduler: Path | None
 
     def measure(self, part: Part) -> None:
         self.figures.machine[part] = _machine()
@@ -86,6 +98,8 @@ class _Suite(NamedTuple):
                         Path(folder),
                         _log,
                     )
+            case Part.COMPARISON:
+                self._comparison()
         self._save()
 
     def _save(self) -> None:
@@ -108,12 +122,30 @@ class _Suite(NamedTuple):
     def _http(self) -> None:
         self.figures.http = []
         for target in results.HTTP_TARGETS:
-            folder = self.definitions / target.file if target.file else OWN_WORKLOADS
-            file = folder / "performance-config.yaml"
-            workload = workload_files.find(workload_files.load(file), target.workload)
-            report = run_workload(workload, RunOptions())
+            report = run_workload(self._workload(target.file, target.workload), RunOptions())
             self.figures.http.append(HttpResult(report, target.limit_ms))
             self._save()
+
+    def _comparison(self) -> None:
+        self.figures.comparison = []
+        both = (None, self.kube_scheduler)
+        for compared in results.COMPARED:
+            workload = self._workload(compared.file, compared.workload)
+            result = ComparisonResult(compared.workload, compared.label)
+            for _ in range(self.runs):
+                for binary in both:
+                    options = RunOptions(scheduler=SchedulerOptions(kube_scheduler=binary))
+                    cpu_ms = run_workload(workload, options).phases[0].scheduler_cpu_ms_per_pod
+                    _log(f"{'asched' if binary is None else binary.name}: {cpu_ms} ms CPU per pod")
+                    of = result.asched_ms if binary is None else result.kube_scheduler_ms
+                    of.append(cpu_ms)
+            self.figures.comparison.append(result)
+            self._save()
+
+    def _workload(self, folder: str, name: str) -> Workload:
+        own = folder in (results.OWN, results.DEVICES)
+        file = (OWN_WORKLOADS if own else self.definitions) / folder / "performance-config.yaml"
+        return workload_files.find(workload_files.load(file), name)
 
 
 def _measured_ms(target: EngineTarget, row: Row) -> float:
@@ -149,16 +181,24 @@ def main(
         list[Part] | None, typer.Option(help="Measure only this part (repeatable).")
     ] = None,
     runs: Annotated[
-        int, typer.Option(help="Runs of each engine workload; the median is reported.", min=1)
+        int, typer.Option(help="Runs of each workload of engine and comparison.", min=1)
     ] = 3,
+    kube_scheduler: Annotated[
+        Path | None, typer.Option(help="A kube-scheduler binary, for the part comparison.")
+    ] = None,
     file: Annotated[
         Path, typer.Option("--results", help="The file with the figures.")
     ] = page.RESULTS,
     document: Annotated[Path, typer.Option("--page", help="The page to update.")] = page.PAGE,
 ) -> None:
     """Measure all or some parts, and fill the tables of the page."""
-    suite = _Suite(results.load(file), file, definitions, runs)
-    for each in part or list(Part):
+    suite = _Suite(results.load(file), file, definitions, runs, kube_scheduler)
+    if kube_scheduler is None and Part.COMPARISON in (part or ()):
+        raise typer.BadParameter(
+            "is required for the part comparison", param_hint="--kube-scheduler"
+        )
+    parts = part or [each for each in Part if kube_scheduler or each is not Part.COMPARISON]
+    for each in parts:
         suite.measure(each)
         document.write_text(page.rendered(document.read_text(), suite.figures))
 

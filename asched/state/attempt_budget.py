@@ -54,7 +54,7 @@ FREE_FORM_STEPS: Final = 50_000
 """First attempts of a form of up to this many steps are free: 2 milliseconds."""
 NS_PER_STEP: Final = 40
 """The least time of one step. On slower machines a step is charged as longer."""
-SHARE: Final = 10
+SHARE: Final = 16
 """A namespace gets one part in this many of one core."""
 BURST_NS: Final = SHARE * NS_PER_S // 4
 """How far a namespace may be behind in paying: attempts of a quarter of a second together."""

@@ -165,7 +165,8 @@ class QueueingHints:
         """The pods, of those that wait for a plugin, for which its hints must be evaluated; None if
         the plugin does not select them."""
         if all(registered.own_group for _, registered in hints):
-            return None  # as candidates() finds them
+            # As candidates() finds them.
+            return () if _group_of_event(event) is None else None
         found: set[str] = set()
         for _, registered in hints:
             if registered.own_group:

@@ -118,7 +118,10 @@ class UnschedulablePods:
         """The pods that the event may help, and the keys by plugin that selects among them."""
         parts: list[_Part] = []
         selected: dict[str, Collection[str]] = {}
-        for plugin, of_profiles in hints.for_event(queued_event.event).items():
+        registered = hints.for_event(queued_event.event)
+        if registered.keys().isdisjoint(self.by_plugin):
+            return (), selected
+        for plugin, of_profiles in registered.items():
             waiting = self.by_plugin.get(plugin)
             if not waiting:
                 continue
@@ -129,7 +132,8 @@ class UnschedulablePods:
                 chosen = hints.selected(rejected, of_plugin, queued_event)
                 if chosen is not None:
                     selected[plugin] = chosen
-                parts.append((hints.candidates(waiting, of_plugin, queued_event), chosen))
+                if chosen is None or chosen:
+                    parts.append((hints.candidates(waiting, of_plugin, queued_event), chosen))
         return _union(parts).values() if parts else (), selected
 
     def rejected_by(self, plugin: str) -> list[QueuedPod]:
@@ -159,8 +163,6 @@ _Part = tuple[Mapping[str, QueuedPod], Collection[str] | None]
 def _union(parts: Sequence[_Part]) -> dict[str, QueuedPod]:
     """The pods that any plugin selects, in the same order as if each selected all."""
     found: dict[str, QueuedPod] = {}
-    if not any(selected is None or selected for _, selected in parts):
-        return found
     if all(selected is None for _, selected in parts):
         for waiting, _ in parts:
             found.update(waiting)

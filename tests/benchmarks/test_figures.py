@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from asched.state.records import (
     PodObserved,
     TurnStarted,
 )
-from benchmarks import page, results
+from benchmarks import chart, page, results
 from benchmarks.engine_run import Run, StuckError, Workload, pods_of
 from benchmarks.journal_times import Timeline
 from benchmarks.kinds import KINDS
@@ -170,3 +171,18 @@ def test_saved_figures_are_loaded(tmp_path: Path) -> None:
 
 def test_targets_name_existing_kinds() -> None:
     assert {target.kind for target in results.ENGINE_TARGETS} <= KINDS.keys()
+
+
+def test_chart_shows_saved_figures() -> None:
+    assert chart.CHART.read_text() == chart.drawn(results.load(page.RESULTS).comparison)
+
+
+def test_bars_are_parts_of_the_longer_one() -> None:
+    result = results.ComparisonResult("A/b", "a & b", [1.0, 3.0, 2.0], [8.0, 9.0, 7.0])
+    drawn = chart.drawn([result])
+    assert result.ratio == 0.25
+    widths = [int(width) for width in re.findall(r'y="\d\d" width="(\d+)" height="14"', drawn)]
+    assert widths[-2:] == [105, 420]
+    assert "a &amp; b" in drawn
+    assert "2.00  (4.0 times less)" in drawn
+    ET.fromstring(drawn)

@@ -12,7 +12,7 @@ from tests.core.hostile import HostileCore
 from tests.security.hostile_objects import Json, a_pod, plain_preemptor, terms_at_limit
 
 NODES = 20
-PREEMPTORS = 12
+PREEMPTORS = 20
 
 
 STEP_NS = NS_PER_S // (NODES * attempt_budget.STEPS_PER_CANDIDATE * attempt_budget.SHARE)

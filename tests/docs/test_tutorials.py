@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import helm_python as helm
 import pytest
@@ -15,11 +16,13 @@ import yaml
 
 from asched.apiserver.cluster import EmbeddedCluster
 from tests.apiserver.kubectl import needs_kubectl
+from tests.docs import terminal_recording
 from tests.docs.command_lines import parsed
-from tests.docs.walkthrough import blocks, missing, outputs_of, texts
+from tests.docs.walkthrough import blocks, essence, missing, outputs_of, texts
 from tests.helm.chart import CHART, NAMESPACE, Values, only, rendered
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorial"
+SVG = "{http://www.w3.org/2000/svg}"
 KIND = (TUTORIALS / "kind.md").read_text()
 
 
@@ -31,6 +34,26 @@ async def test_commands_print_what_the_page_shows(name: str) -> None:
     for shown, printed in zip(texts(page), await outputs_of(page), strict=True):
         assert shown.strip()
         assert missing(shown, printed) == [], printed
+
+
+async def test_readme_and_its_recording_show_what_the_commands_print() -> None:
+    readme = terminal_recording.README.read_text()
+    screens = await terminal_recording.recorded()
+    [shown] = texts(readme)
+    assert shown.strip()
+    assert missing(shown, terminal_recording.shown(screens)) == []
+    drawn = ET.fromstring(terminal_recording.RECORDING.read_text())
+    outputs = drawn.findall(f".//{SVG}g[@class='output']")
+    assert len(outputs) == len(screens)
+    for screen, output in zip(screens, outputs, strict=True):
+        lines = [without_numbers("".join(text.itertext())) for text in output.iter(f"{SVG}text")]
+        printed = {without_numbers(line) for line in screen.lines} | {"..."}
+        assert [line for line in lines if line not in printed] == []
+
+
+def without_numbers(line: str) -> str:
+    """Rates and sizes differ from run to run."""
+    return re.sub(r"[\d.,]+", "N", essence(line))
 
 
 def test_tutorial_and_guide_show_the_same_plugin() -> None:

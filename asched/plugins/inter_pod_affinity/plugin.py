@@ -506,11 +506,17 @@ class InterPodAffinity(
         """The rejected pods for which :meth:`_pod_changed` can return QUEUE."""
         before = old if isinstance(old, Pod) else None
         after = new if isinstance(new, Pod) else None
-        if any(other is not None and not other.node_name for other in (before, after)):
+        if (before is not None and not before.node_name) or (
+            after is not None and not after.node_name
+        ):
             return ()
         self._check_namespaces()
-        labels = (None if other is None else label_set_of(other) for other in (before, after))
-        found = self._awaited_index.select(rejected, self._namespaces_version, *labels)
+        found = self._awaited_index.select(
+            rejected,
+            self._namespaces_version,
+            None if before is None else label_set_of(before),
+            None if after is None else label_set_of(after),
+        )
         if before is None or after is not None or not _has_anti_affinity(before):
             return found
         return [
