@@ -109,10 +109,10 @@ class _Checks:
         yield "documentation", self._documentation()
         signatures = "; ".join(_wrong_signatures(self._plugin))
         yield "signatures", signatures
-        if issubclass(self._plugin, REJECTING):
-            yield "events", self._events()
         arguments = self._arguments()
         yield "arguments", arguments
+        if issubclass(self._plugin, REJECTING):
+            yield "events", self._events(is_valid=not signatures and not arguments)
         if signatures or arguments:
             return
         self._runs = [self._run(self._plugin, seed) for seed in range(CLUSTERS)]
@@ -137,13 +137,21 @@ class _Checks:
         bare = [cls.__qualname__ for cls in wanted if not (vars(cls).get("__doc__") or "").strip()]
         return f"no docstring: {', '.join(bare)}" if bare else ""
 
-    def _events(self) -> str:
-        if issubclass(self._plugin, EnqueueExtensions):
-            return ""
-        return _Note(
-            "it can reject pods and registers no events: rejected pods are retried only when the"
-            " queue is flushed (unschedulableFlushInterval)",
-        )
+    def _events(self, *, is_valid: bool) -> str:
+        """What an operator with many rejected pods should know. ``is_valid``: it can be built."""
+        if not issubclass(self._plugin, EnqueueExtensions):
+            return _Note(
+                "it can reject pods and has no EnqueueExtensions: every event of pods, nodes and"
+                " storage requeues them"
+            )
+        if is_valid:
+            _, built, _ = self._folded(random_cluster(0))
+            if not any(event.plugin == self._plugin.name for event in built.events):
+                return _Note(
+                    "it can reject pods and registers an empty list of events: they are retried"
+                    " only when the queue is flushed (unschedulableFlushInterval)"
+                )
+        return ""
 
     def _arguments(self) -> str:
         arguments = self._plugin.arguments

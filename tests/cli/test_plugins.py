@@ -110,6 +110,21 @@ WRONG = {
             "    def score(self, state, pod, node): return 1"
         ),
     ),
+    "Silent": (
+        "events: it can reject pods and has no EnqueueExtensions: ",
+        "FilterPlugin",
+        "S",
+        "def filter(self, state, pod, node): return SUCCESS",
+    ),
+    "Deaf": (
+        "events: it can reject pods and registers an empty list of events: ",
+        "FilterPlugin, EnqueueExtensions",
+        "D",
+        (
+            "def filter(self, state, pod, node): return SUCCESS\n"
+            "    def events_to_register(self): return ()"
+        ),
+    ),
     "Needy": (
         "arguments: Object missing required field `most` - at `$.pluginConfig",
         "ScorePlugin",
@@ -118,6 +133,14 @@ WRONG = {
     ),
 }
 EXPECTED_NOTES = {
+    "Silent": (
+        "events: it can reject pods and has no EnqueueExtensions: every event of pods, nodes and"
+        " storage requeues them"
+    ),
+    "Deaf": (
+        "events: it can reject pods and registers an empty list of events: they are retried only"
+        " when the queue is flushed (unschedulableFlushInterval)"
+    ),
     "Needy": "arguments: it requires arguments (most), so it was not run",
     "Peeks": (
         "scope: its PreFilter or PreScore reads nodes, which a plugin of Scope.NODE should not:"
