@@ -275,7 +275,7 @@ class _Checks:
         """A profile of the plugin and NodeResourcesFit, on which most plugins rely."""
         args = {} if self._args is None else {plugin.name: self._args}
         others = [] if plugin.name == _FIT else [_FIT]
-        return profile(plugin, *others, args=args, alone=True)
+        return profile(plugin, *others, args_by_plugin=args, alone=True)
 
 
 def _filters_differ(plugin: Plugin, attempt: Attempt, pod: PodInfo, nodes: Nodes) -> str:

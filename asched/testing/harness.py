@@ -145,7 +145,7 @@ def _require_point(plugin: type[Plugin], *points: ExtensionPoint) -> None:
 
 
 def _alone(plugin: type[Plugin], args: Arguments | None) -> ProfileSetup:
-    return profile(plugin, args={} if args is None else {plugin.name: args}, alone=True)
+    return profile(plugin, args_by_plugin={} if args is None else {plugin.name: args}, alone=True)
 
 
 class _SinglePluginAttempt:

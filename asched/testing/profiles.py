@@ -79,16 +79,16 @@ def installed_plugins() -> PluginRegistry:
 
 def profile(
     *plugins: type[Plugin] | str,
-    args: Mapping[str, Arguments] | None = None,
+    args_by_plugin: Mapping[str, Arguments] | None = None,
     weights: Mapping[str, int] | None = None,
     without: Iterable[str] = (),
     alone: bool = False,
 ) -> ProfileSetup:
     """The default profile, with these plugins enabled at all their extension points.
 
-    ``plugins`` are classes, or names of installed plugins. ``args`` and ``weights`` are by plugin
-    name. ``without`` disables default plugins; ``alone`` disables all except queue order and
-    binder. Plugins that a daemon calls in a worker process run inline.
+    ``plugins`` are classes, or names of installed plugins; ``weights`` are by plugin name, too.
+    ``without`` disables default plugins; ``alone`` disables all except queue order and binder.
+    Plugins that a daemon calls in a worker process run inline.
 
     Raises :class:`~asched.framework.runtime.strict.ConfigurationError` with every mistake.
     """
@@ -107,7 +107,9 @@ def profile(
         enabled=tuple(PluginRef(name, by_name.get(name, 0)) for name in names),
         disabled=tuple(PluginRef(name) for name in (["*"] if alone else without)),
     )
-    given = tuple(PluginConfig(name, _plain(value)) for name, value in (args or {}).items())
+    given = tuple(
+        PluginConfig(name, _plain(value)) for name, value in (args_by_plugin or {}).items()
+    )
     wanted = ProfileConfig(plugins=Plugins(multi_point=multi_point), plugin_config=given)
     specs = resolve(KubeSchedulerConfiguration(profiles=(wanted,)), registry)
     return ProfileSetup(evaluate_in_process(specs), registry)

@@ -67,7 +67,7 @@ def test_no_card_is_assigned_twice(
 ) -> None:
     nodes = [gpu_node(f"n{number}", cards) for number, cards in enumerate(sizes)]
     waiting = [gpu_pod(f"p{number}", milli) for number, milli in enumerate(asked)]
-    setup = profile(GpuShare, args={"GpuShare": arguments(policy, ties)})
+    setup = profile(GpuShare, args_by_plugin={"GpuShare": arguments(policy, ties)})
     found = schedule(setup, nodes, waiting)
     taken: dict[tuple[str, int], int] = defaultdict(int)
     for name, (place, cards) in cards_of(found).items():
@@ -88,7 +88,7 @@ def test_no_card_is_assigned_twice(
 
 
 def test_share_prefers_shared_card() -> None:
-    setup = profile(GpuShare, args={"GpuShare": arguments(PolicyName.PACKING)})
+    setup = profile(GpuShare, args_by_plugin={"GpuShare": arguments(PolicyName.PACKING)})
     waiting = [gpu_pod("a", 600), gpu_pod("b", 600), gpu_pod("c", 300), gpu_pod("d", 400)]
     found = schedule(setup, [gpu_node("n", 2)], waiting)
     cards = {name: cards for name, (_, cards) in cards_of(found).items()}
@@ -125,7 +125,7 @@ def test_pod_with_unknown_card_counts_on_each_card(text: str | None) -> None:
 
 def test_preemption_frees_cards() -> None:
     """A pod that requests a whole card preempts a pod of lower priority."""
-    setup = profile(GpuShare, args={"GpuShare": arguments(PolicyName.FGD)})
+    setup = profile(GpuShare, args_by_plugin={"GpuShare": arguments(PolicyName.FGD)})
     low = gpu_pod("low", 700, priority=1)
     high = gpu_pod("high", 1000, priority=1000)
     found = schedule(setup, [gpu_node("n", 1)], [low, high])
