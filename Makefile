@@ -16,7 +16,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom docs clean
+.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom docs release clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ sbom: $(STAMP)  ## write the software bill of materials (CycloneDX) of the image
 
 docs: $(STAMP)  ## build the documentation site in dist/site, with strict checks of its links
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m properdocs build --strict --config-file mkdocs.yml
+
+release: $(STAMP)  ## test, build and try wheel and sdist of this version in dist, from a clean checkout (ARGS)
+	@$(BIN)/python -m tests.release $(ARGS)
 
 constraints:  ## update the pins to the newest allowed versions (needs pip-tools)
 	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
