@@ -15,11 +15,12 @@ QUARANTINED = "quarantined: the scheduler died twice while it decided on this po
 def precheck(cluster: ClusterState, queued: QueuedPod, number: int) -> Rejected | None:
     """The decision for a pod that must not be attempted now; None for all others."""
     info = queued.info
-    status = refusal(cluster, info)
-    if status is not None:
-        return Rejected(
-            info.key, info.uid, number, status.message, unschedulable_plugins=(status.plugin,)
-        )
+    if info.pod.spec.oversized or cluster.guards.quarantined:
+        status = refusal(cluster, info)
+        if status is not None:
+            return Rejected(
+                info.key, info.uid, number, status.message, unschedulable_plugins=(status.plugin,)
+            )
     turn_ns = _turn_ns(cluster, queued)
     if turn_ns <= cluster.now_ns:
         return None

@@ -38,7 +38,11 @@ class FairQueue(Generic[T]):
         if self._size >= self._limit:
             longest = max(self._queues, key=lambda namespace: len(self._queues[namespace]))
             dropped = self._take_from(longest)
-        self._queues.setdefault(self._namespace_of(item), deque()).append(item)
+        namespace = self._namespace_of(item)
+        queue = self._queues.get(namespace)
+        if queue is None:
+            queue = self._queues[namespace] = deque()
+        queue.append(item)
         self._size += 1
         return dropped
 

@@ -161,9 +161,14 @@ def _excess(pod: Pod, raw_bytes: int) -> str:
         terms = term_count(spec)
         if terms > MAX_TERMS:
             return _count(terms, "affinity terms and spread constraints", MAX_TERMS)
-    containers = len(spec.containers) + len(spec.init_containers)
-    items = len(labels) + len(spec.tolerations) + len(spec.volumes) + len(spec.resource_claims)
-    if items + containers > MAX_POD_CLAIMS:  # the lowest of these limits
+    containers = len(spec.containers)
+    if spec.init_containers:
+        containers += len(spec.init_containers)
+    items = len(labels) + containers
+    for few in (spec.tolerations, spec.volumes, spec.resource_claims):
+        if few:
+            items += len(few)
+    if items > MAX_POD_CLAIMS:  # the lowest of these limits
         excess = _excess_of_lists(pod)
         if excess:
             return excess

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -68,6 +68,7 @@ custom resources, which have the same kind in several API groups.
 """
 
 ObjectType = type[Object]
+ObjectT = TypeVar("ObjectT", bound=Object)
 
 
 class ResourceType(NamedTuple):
@@ -292,8 +293,11 @@ class DecodeError(ValueError):
 
 
 @cache
-def _decoder(object_type: type[Object]) -> msgspec.json.Decoder[Object]:
+def _decoder(object_type: type[ObjectT]) -> msgspec.json.Decoder[ObjectT]:
     return msgspec.json.Decoder(object_type)
+
+
+_pods = msgspec.json.Decoder(Pod)
 
 
 def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
@@ -303,9 +307,29 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     missing name, an invalid quantity, or an object above its limit. A pod, node or ResourceClaim
     above a limit is reduced (:mod:`asched.model.limits`).
     """
+    # Most objects are pods: they take the shortest way.
+    if resource is Resource.PODS:
+        return _decode_pod(raw)
     if resource is Resource.RESOURCE_SLICES:
         return _slices.decode(raw)
     return _decode(resource, raw)
+
+
+def _decode_pod(raw: bytes | msgspec.Raw) -> Pod:
+    try:
+        pod = _pods.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pod = _decode_as(Pod, raw)
+    if not pod.metadata.name:
+        raise DecodeError("Pod without metadata.name")
+    if pod.spec.volumes:
+        pod = _without_irrelevant_volumes(pod)
+    try:
+        pod = limits.limited_pod(pod, len(raw))
+    except QuantityError as error:
+        raise DecodeError(f"{pod.key}: spec.containers: {error}") from None
+    _check_pod(pod)
+    return pod
 
 
 def _decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
@@ -322,15 +346,6 @@ def _decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     if isinstance(decoded, Node):
         _check_quantities(decoded.key, "status.allocatable", decoded.status.allocatable)
         return limits.limited_node(decoded, len(raw))
-    if isinstance(decoded, Pod):
-        if decoded.spec.volumes:
-            decoded = _without_irrelevant_volumes(decoded)
-        try:
-            decoded = limits.limited_pod(decoded, len(raw))
-        except QuantityError as error:
-            raise DecodeError(f"{decoded.key}: spec.containers: {error}") from None
-        _check_pod(decoded)
-        return decoded
     _check_other(decoded)
     if isinstance(decoded, resource_claims.ResourceClaim):
         decoded = claim_limits.limited_claim(decoded, len(raw))
@@ -351,9 +366,10 @@ def _decode_slice(raw: bytes | msgspec.Raw) -> resource_claims.ResourceSlice:
 _slices = SliceDecoder(_decode_slice)
 
 
-def _decode_as(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
+def _decode_as(object_type: type[ObjectT], raw: bytes | msgspec.Raw) -> ObjectT:
     try:
-        return decode_any_depth(_decoder(object_type), raw)
+        decoder = cast("msgspec.json.Decoder[ObjectT]", _decoder(object_type))
+        return decode_any_depth(decoder, raw)
     except msgspec.DecodeError:
         pass
     try:
@@ -362,13 +378,15 @@ def _decode_as(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
         raise DecodeError(f"{object_type.__name__} does not decode: {error}") from None
 
 
-def _decode_slowly(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
+def _decode_slowly(object_type: type[ObjectT], raw: bytes | msgspec.Raw) -> ObjectT:
     """The object without its nulls."""
     try:
-        return msgspec.convert(_without_nulls(decode_any_depth(_any_decoder, raw)), object_type)
+        without = _without_nulls(decode_any_depth(_any_decoder, raw))
+        return msgspec.convert(without, object_type)
     except RecursionError:  # more levels than the decoder allows here
         pruned = prune_nesting(bytes(raw))
-        return msgspec.convert(_without_nulls(decode_any_depth(_any_decoder, pruned)), object_type)
+        without = _without_nulls(decode_any_depth(_any_decoder, pruned))
+        return msgspec.convert(without, object_type)
 
 
 _any_decoder = msgspec.json.Decoder()

@@ -63,7 +63,9 @@ class RunningAttempts:
         if self.by_key.pop(key, None) is None:
             return
         # Dictionaries keep order: the first attempt is the one with the oldest events.
-        oldest = next((first for _, first in self.by_key.values()), self._events_end)
+        oldest = self._events_end
+        for _, oldest in self.by_key.values():  # noqa: B007  read below
+            break
         while self.events_start < oldest:
             self.events.popleft()
             self.events_start += 1

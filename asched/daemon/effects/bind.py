@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -182,13 +181,17 @@ class BindHandler:
         elif not self._node_exists(node):
             outcome = await cycle.fail(f"node {node} was removed after the pod was assigned")
         else:
-            with self._calls_in_flight(binding, waiting) as cycle.calls:
+            cycle.calls = self._begin_calls(binding, waiting)
+            try:
                 if cycle.pre_bind_plugins and self._nominates_first(binding, entry):
                     await self._expect(info, node)
                 extenders = self._binding_extenders(info)
                 waiting(len(extenders))
                 outcome = await cycle.run(extenders)
                 waiting(-len(extenders))
+            finally:
+                del self._calls[info.uid]
+                cycle.calls.end()
         if outcome is not None:
             self._report(binding, outcome, reconciler)
         else:
@@ -204,10 +207,9 @@ class BindHandler:
             and not entry.assignment.session
         )
 
-    @contextmanager
-    def _calls_in_flight(
+    def _begin_calls(
         self, binding: _StartedBinding, waiting: Callable[[int], None]
-    ) -> Iterator[BindingPluginCalls]:
+    ) -> BindingPluginCalls:
         """The plugin calls of the binding; cancelled with the handler."""
         info, queued, stopwatch = binding.info, binding.queued, None
         if queued is not None and self._stopwatch is not None:
@@ -215,12 +217,7 @@ class BindHandler:
         calls = self._calls[info.uid] = BindingPluginCalls(self._limits, waiting, stopwatch)
         if self._cancelled is not None:
             calls.cancel(self._cancelled)
-        try:
-            yield calls
-        finally:
-            del self._calls[info.uid]
-            if stopwatch is not None:
-                stopwatch.end()
+        return calls
 
     async def _resolve(self, reconciler: BindReconciler, pod: PodInfo, node: str) -> None:
         outcome = await BindingCycle(None, reconciler, pod, node).fail(PREVIOUS_TERM)

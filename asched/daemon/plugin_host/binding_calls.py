@@ -314,6 +314,11 @@ class BindingPluginCalls:
         if self._scope is not None:
             self._scope.cancel(self._reason, _grace_s(self._point, reason))
 
+    def end(self) -> None:
+        """No call follows."""
+        if self._stopwatch is not None:
+            self._stopwatch.end()
+
     def begin_undo(self) -> None:
         """From now on a deletion of the pod cancels no call: what PreBind wrote outlasts the
         pod."""

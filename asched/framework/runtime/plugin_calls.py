@@ -212,7 +212,7 @@ def gate_status(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
     outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "PreEnqueue")
     try:
         status = plugin.pre_enqueue(pod)
-        if status.is_success:
+        if status is SUCCESS or status.is_success:
             return None
         return check_status(plugin.name, "PreEnqueue", status).by(plugin.name)
     except PluginFailure as failure:
