@@ -12,6 +12,7 @@ import msgspec
 
 from asched.batch.registry import SessionRegistry
 from asched.config.registry import PluginRegistry
+from asched.config.schema import field_docs
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.session_plugins import Action, SessionPlugin
@@ -22,6 +23,8 @@ class ArgumentDescription(msgspec.Struct, frozen=True):
     name: str
     required: bool
     default: Any = None
+    summary: str = ""
+    """Its docstring."""
 
 
 class PluginUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,6 +56,8 @@ class PluginDescription(msgspec.Struct, frozen=True, rename="camel"):
     """Requests to the API server that it may make."""
     custom_resources: tuple[str, ...] = ()
     reads_annotations: tuple[str, ...] = ()
+    arguments_summary: str = ""
+    """The first paragraph of the docstring of their type."""
     arguments_schema: dict[str, Any] | None = None
     """JSON Schema of ``args`` in ``pluginConfig``; None without arguments."""
     load_milliseconds: float = 0.0
@@ -76,10 +81,8 @@ def describe(
         distribution=origin.distribution,
         version=origin.version,
         extension_points=tuple(p.field for p in ExtensionPoint if p.served_by(plugin)),
-        arguments=tuple(
-            ArgumentDescription(field.encode_name, field.required, _default(field))
-            for field in (msgspec.structs.fields(plugin.arguments) if plugin.arguments else ())
-        ),
+        arguments=_arguments(plugin),
+        arguments_summary=_summary(plugin.arguments) if plugin.arguments else "",
         scope=plugin.scope.value,
         api_version=plugin.api_version,
         summary=_summary(plugin),
@@ -96,7 +99,20 @@ def describe(
 
 
 def _summary(described: type) -> str:
-    return " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())
+    first = (inspect.getdoc(described) or "").partition("\n\n")[0]
+    return " ".join(first.replace("``", "`").split())
+
+
+def _arguments(plugin: type[Plugin]) -> tuple[ArgumentDescription, ...]:
+    if plugin.arguments is None:
+        return ()
+    docs = dict(field_docs(plugin.arguments))
+    return tuple(
+        ArgumentDescription(
+            field.encode_name, field.required, _default(field), docs.get(field.encode_name, "")
+        )
+        for field in msgspec.structs.fields(plugin.arguments)
+    )
 
 
 def _uses(name: str, profiles: Iterable[ProfileSpec]) -> Iterable[PluginUse]:

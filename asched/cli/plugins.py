@@ -255,11 +255,12 @@ def _print_plugin(plugin: PluginDescription) -> None:
     _print_details(plugin, f"Plugin {plugin.name}", rows, enabled)
     if plugin.arguments:
         arguments = [
-            (each.name, "required" if each.required else _inline(each.default))
+            (each.name, "required" if each.required else _inline(each.default), each.summary)
             for each in plugin.arguments
         ]
-        print_table(("ARGUMENT", "DEFAULT"), arguments)
-        typer.echo(f"Schema: {_inline(plugin.arguments_schema)}")
+        typer.echo(f"Arguments (args in pluginConfig): {plugin.arguments_summary}")
+        print_table(("ARGUMENT", "DEFAULT", ""), arguments)
+        typer.echo(f"asched plugins show {plugin.name} -o json has their JSON Schema.")
 
 
 def _print_parts(found: Sequence[SessionPartDescription], *, with_uses: bool) -> None:

@@ -69,7 +69,7 @@ def schema_of(structs: Iterable[type[msgspec.Struct]]) -> Schema:
     _, definitions = msgspec.json.schema_components(wanted, ref_template=_REF)
     for cls in _with_inner(wanted):
         fields = definitions.get(cls.__name__, {}).get("properties", {})
-        for name, text in _field_docs(cls):
+        for name, text in field_docs(cls):
             field = fields.get(name)
             if field is not None:
                 # Siblings of "$ref" are allowed in this dialect.
@@ -134,7 +134,7 @@ def _inner_of(kind: types.Type) -> Iterator[type[msgspec.Struct]]:
 
 
 @cache
-def _field_docs(cls: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+def field_docs(cls: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     """The name of each field in files, and the text below it in the source."""
     names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
     found = []

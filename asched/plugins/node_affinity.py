@@ -57,6 +57,7 @@ class NodeAffinityArgs(Arguments, frozen=True):
     """``addedAffinity`` applies to every pod of the profile, in addition to the pod's own."""
 
     added_affinity: NodeAffinityTerms | None = None
+    """Node affinity of every pod of the profile, in addition to its own."""
 
     def __post_init__(self) -> None:
         added = self.added_affinity

@@ -258,6 +258,22 @@ batch: [{schedulerName: batch}]
 """
 
 
+def test_every_argument_of_a_built_in_plugin_is_described() -> None:
+    _, out, _ = run("list", "-o", "json")
+    plugins = [each for each in json.loads(out) if each.get("arguments")]
+    assert len(plugins) >= 8
+    bare = [
+        (plugin["name"], argument["name"])
+        for plugin in plugins
+        for argument in plugin["arguments"]
+        if not argument["summary"]
+    ]
+    assert bare == []
+    code, shown, _ = run("show", "DefaultPreemption")
+    assert code == 0
+    assert "Percentage of the nodes on which preemption may help." in shown
+
+
 def test_list_and_show_include_session_plugins_and_actions(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(SESSIONS)

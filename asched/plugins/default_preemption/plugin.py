@@ -65,7 +65,9 @@ class DefaultPreemptionArgs(Arguments, frozen=True):
     an absolute number."""
 
     min_candidate_nodes_percentage: int = 10
+    """Percentage of the nodes on which preemption may help."""
     min_candidate_nodes_absolute: int = 100
+    """At least so many nodes."""
 
     def __post_init__(self) -> None:
         percentage = self.min_candidate_nodes_percentage

@@ -90,7 +90,9 @@ class InterPodAffinityArgs(Arguments, frozen=True):
     terms of existing pods count for a pod without preferred terms."""
 
     hard_pod_affinity_weight: int = 1
+    """Weight of required affinity terms of existing pods in the score: 0 to 100."""
     ignore_preferred_terms_of_existing_pods: bool = False
+    """Do not count preferred terms of existing pods for a pod without preferred terms."""
 
     def __post_init__(self) -> None:
         weight = self.hard_pod_affinity_weight

@@ -34,6 +34,7 @@ class NodeResourcesBalancedAllocationArgs(Arguments, frozen=True):
     """The resources to balance; by default cpu and memory."""
 
     resources: tuple[ResourceWeight, ...] = ()
+    """The resources to balance, without weights. Empty: cpu and memory."""
 
     def __post_init__(self) -> None:
         names: set[str] = set()

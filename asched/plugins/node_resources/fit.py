@@ -110,8 +110,11 @@ class NodeResourcesFitArgs(Arguments, frozen=True):
     scoring strategy."""
 
     ignored_resources: tuple[str, ...] = ()
+    """Extended resources that the filter ignores, by name."""
     ignored_resource_groups: tuple[str, ...] = ()
+    """The same, by the group before the slash."""
     scoring_strategy: ScoringStrategy | None = None
+    """How nodes are scored. Default: LeastAllocated by cpu and memory."""
 
     def __post_init__(self) -> None:
         for index, name in enumerate(self.ignored_resources):

@@ -124,7 +124,9 @@ class PodTopologySpreadArgs(Arguments, frozen=True):
     """Constraints of pods without any: kube-scheduler's defaults (``System``) or ``List``."""
 
     default_constraints: tuple[DefaultConstraint, ...] = ()
+    """With ``List``: the constraints of pods without any."""
     defaulting_type: Literal["System", "List"] = "System"
+    """``System``: kube-scheduler's default constraints, by host and zone."""
 
     def __post_init__(self) -> None:
         constraints = self.default_constraints

@@ -95,7 +95,9 @@ class VolumeBindingArgs(Arguments, frozen=True):
     not implemented."""
 
     bind_timeout_seconds: int | None = None
+    """How long PreBind waits for volumes to be bound. Default: 600."""
     shape: tuple[VolumeShapePoint, ...] | None = None
+    """Not supported: it needs the gate StorageCapacityScoring."""
 
     def __post_init__(self) -> None:
         if self.bind_timeout_seconds is not None and self.bind_timeout_seconds < 0:

@@ -101,6 +101,7 @@ class GpuShareArgs(Arguments, frozen=True):
     """``args`` of GpuShare."""
 
     policy: PolicyName = PolicyName.BEST_FIT
+    """Which node and which cards a pod gets."""
     workload: tuple[TaskClass, ...] = ()
     """The expected tasks, for ``fgd`` and ``fgd-aligned``."""
     ties: Ties | None = None
