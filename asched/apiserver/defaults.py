@@ -253,6 +253,71 @@ def _default_replicated(workload: Object) -> None:
     workload["status"].setdefault("replicas", 0)
 
 
+def _default_deployment(deployment: Object) -> None:
+    _default_replicated(deployment)
+    spec = deployment["spec"]
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("progressDeadlineSeconds", 600)
+    strategy = spec.setdefault("strategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", "25%")
+        rolling.setdefault("maxSurge", "25%")
+
+
+def _default_stateful_set(stateful_set: Object) -> None:
+    _default_replicated(stateful_set)
+    spec = stateful_set["spec"]
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    spec.setdefault("revisionHistoryLimit", 10)
+    strategy = spec.setdefault("updateStrategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+    kept = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    spec.setdefault("persistentVolumeClaimRetentionPolicy", kept)
+
+
+def _default_daemon_set(daemon_set: Object) -> None:
+    _default_templated(daemon_set)
+    spec = daemon_set["spec"]
+    spec.setdefault("revisionHistoryLimit", 10)
+    strategy = spec.setdefault("updateStrategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", 1)
+        rolling.setdefault("maxSurge", 0)
+
+
+def _default_job(job: Object) -> None:
+    """Defaults, and the selector that the API server generates with the labels of the pods."""
+    _default_templated(job)
+    spec, metadata = job["spec"], job["metadata"]
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        spec["completions"] = 1
+    for field, default in (
+        ("parallelism", 1),
+        ("backoffLimit", 6),
+        ("completionMode", "NonIndexed"),
+        ("suspend", False),
+        ("podReplacementPolicy", "TerminatingOrFailed"),
+    ):
+        spec.setdefault(field, default)
+    template = spec.get("template")
+    if spec.get("manualSelector") or not isinstance(template, dict):
+        return
+    uid, name = metadata.get("uid"), metadata.get("name")
+    generated = {
+        "batch.kubernetes.io/controller-uid": uid,
+        "batch.kubernetes.io/job-name": name,
+        "controller-uid": uid,
+        "job-name": name,
+    }
+    labels = {**(template["metadata"].get("labels") or {}), **generated}
+    template["metadata"]["labels"] = labels
+    selected = {"batch.kubernetes.io/controller-uid": uid}
+    spec.setdefault("selector", {"matchLabels": selected})
+
+
 def _default_templated(workload: Object) -> None:
     template = workload.setdefault("spec", {}).get("template")
     if isinstance(template, dict):
@@ -286,10 +351,10 @@ _DEFAULT_FUNCS: dict[str, Callable[[Object], None]] = {
     "services": _default_service,
     "replicationcontrollers": _default_replicated,
     "replicasets.apps": _default_replicated,
-    "deployments.apps": _default_replicated,
-    "statefulsets.apps": _default_replicated,
-    "daemonsets.apps": _default_templated,
-    "jobs.batch": _default_templated,
+    "deployments.apps": _default_deployment,
+    "statefulsets.apps": _default_stateful_set,
+    "daemonsets.apps": _default_daemon_set,
+    "jobs.batch": _default_job,
     "customresourcedefinitions.apiextensions.k8s.io": _default_definition,
     "podgroups.scheduling.k8s.io": default_group,
     "compositepodgroups.scheduling.k8s.io": default_group,

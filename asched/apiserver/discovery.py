@@ -15,7 +15,7 @@ import hashlib
 from typing import Any
 
 from asched.apiserver.errors import Object, unknown_path
-from asched.apiserver.requests import PathNotServedError
+from asched.apiserver.requests import SCALED, PathNotServedError
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 from asched.apiserver.storage import encode
 
@@ -59,6 +59,9 @@ def _subresources(resource: ServedResource) -> list[tuple[str, Object]]:
                           "verbs": ["create"]})
         )  # fmt: skip
         found.append(("resize", {"kind": resource.kind, "verbs": _STATUS_VERBS}))
+    if resource.storage_key in SCALED:
+        scale = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+        found.append(("scale", {**scale, "verbs": _STATUS_VERBS}))
     if resource.plural == "namespaces":
         found.append(("finalize", {"kind": resource.kind, "verbs": ["update"]}))
     if resource.status:

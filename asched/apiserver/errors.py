@@ -127,6 +127,14 @@ def unknown_path() -> StatusError:
     return StatusError(404, "NotFound", message, details={})
 
 
+def without_containers() -> StatusError:
+    message = (
+        "pods of this cluster are simulated and run no containers: logs, exec, attach, port-forward"
+        " and proxy are not available"
+    )
+    return StatusError(501, "NotImplemented", message)
+
+
 def already_exists(resource: str, group: str, name: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" already exists'
     return StatusError(409, "AlreadyExists", message, details=details_of(name, group, resource))

@@ -181,7 +181,25 @@ def _respond(
 
 def _get(api: ObjectApi, request: Request) -> Response:
     info = request.info
-    return _respond(api, request, api.get(info.resource, info.namespace, info.name))
+    stored = api.get(info.resource, info.namespace, info.name)
+    return _scale(stored) if info.subresource == "scale" else _respond(api, request, stored)
+
+
+def _scale(stored: StoredObject) -> Response:
+    return Response(200, encode(subresources.scale_of(stored.obj)))
+
+
+def _resize(api: ObjectApi, request: Request, change: UpdateFunc) -> Response:
+    """``change`` applies to the Scale of a workload."""
+    info = request.info
+    stored = api.update(
+        info.resource,
+        info.namespace,
+        info.name,
+        lambda current: subresources.scaled(current, change(subresources.scale_of(current))),
+        dry_run=info.dry_run,
+    )
+    return _scale(stored)
 
 
 def _list(api: ObjectApi, request: Request) -> Response:
@@ -212,6 +230,9 @@ def _create(api: ObjectApi, request: Request) -> Response:
 def _update(api: ObjectApi, request: Request) -> Response:
     info = request.info
     obj = _decode_object(request)
+    if info.subresource == "scale":
+        check_request("Scale", obj)
+        return _resize(api, request, lambda _: obj)
     warnings = _check_fields(info, obj)
     stored = api.update(
         info.resource,
@@ -235,11 +256,14 @@ def _patch(api: ObjectApi, request: Request) -> Response:
         raise unsupported_route_media_type()
     if content_type == APPLY_PATCH:
         return _apply(api, request)
+    change = _patch_func(content_type, _decode_body(request))
+    if info.subresource == "scale":
+        return _resize(api, request, change)
     stored = api.update(
         info.resource,
         info.namespace,
         info.name,
-        _permitted(request, _patch_func(content_type, _decode_body(request))),
+        _permitted(request, change),
         subresource=info.subresource,
         dry_run=info.dry_run,
     )

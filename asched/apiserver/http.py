@@ -21,6 +21,7 @@ from aiohttp import web
 from asched.apiserver import reviews
 from asched.apiserver.auth import ADMIN, SCHEDULER, Auth, User
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.controllers.manager import Controllers
 from asched.apiserver.discovery import (
     OPENAPI_V2_DOCUMENT,
     OPENAPI_V2_HEADERS,
@@ -328,6 +329,7 @@ class ServeOptions:
     faults: str = ""
     """In the form of :meth:`Faults.parse`."""
     kubelets: bool = True
+    controllers: bool = True
     devices: tuple[DeviceSpec, ...] = ()
     """The devices of each node."""
     version: KubernetesVersion = KubernetesVersion.V1_36
@@ -358,6 +360,8 @@ async def serve_forever(
         async with anyio.create_task_group() as group:
             if options.kubelets:
                 group.start_soon(Kubelets(cluster, options.timings).run)
+            if options.controllers:
+                group.start_soon(Controllers(cluster).run)
             group.start_soon(ResourceClaimController(cluster).run)
             for devices in options.devices:
                 group.start_soon(SimulatedDriver(cluster, devices).run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from asched.apiserver.errors import method_not_allowed, unknown_path
+from asched.apiserver.errors import method_not_allowed, unknown_path, without_containers
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 
 _VERBS = {
@@ -17,6 +17,11 @@ _VERBS = {
     "DELETE": "delete",
 }
 _POD_SUBRESOURCES = frozenset({"binding", "eviction", "resize"})
+_CONTAINER_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+SCALED = frozenset(
+    {"deployments.apps", "replicasets.apps", "statefulsets.apps", "replicationcontrollers"}
+)
+"""Storage keys of the resources with a ``scale`` subresource."""
 _TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
 
 
@@ -107,4 +112,8 @@ def _has_subresource(resource: ServedResource, subresource: str) -> bool:
         return resource.status
     if resource.plural == "namespaces":
         return subresource == "finalize"
+    if subresource == "scale":
+        return resource.storage_key in SCALED
+    if resource.storage_key == "pods" and subresource in _CONTAINER_SUBRESOURCES:
+        raise without_containers()
     return resource.storage_key == "pods" and subresource in _POD_SUBRESOURCES

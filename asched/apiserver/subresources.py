@@ -1,4 +1,4 @@
-"""The pod subresources binding, eviction and resize.
+"""The pod subresources binding, eviction and resize, and the subresource scale of workloads.
 
 Rules and messages: pkg/registry/core/pod/storage (``assignPod``, ``podResizeStrategy``) and the
 recorded exchanges.
@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asched.apiserver.admission import TOPOLOGY_LABELS, check_disruption_budgets
-from asched.apiserver.errors import Object, StatusError, conflict, uid_conflict
+from asched.apiserver.errors import (
+    MODIFIED,
+    Object,
+    StatusError,
+    conflict,
+    invalid,
+    invalid_value,
+    uid_conflict,
+)
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.storage import StoredObject
 
@@ -98,3 +106,34 @@ def resized(spec: Object, requested: Object) -> Object:
                 for each in spec[field]
             ]
     return changed
+
+
+def scale_of(workload: Object) -> Object:
+    """The ``autoscaling/v1`` Scale of a workload."""
+    metadata, spec = workload["metadata"], workload["spec"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    labels = (spec.get("selector") or {}).get("matchLabels") or {}
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {field: metadata[field] for field in kept},
+        "spec": {"replicas": spec["replicas"]},
+        "status": {
+            "replicas": (workload.get("status") or {}).get("replicas") or 0,
+            "selector": ",".join(f"{key}={value}" for key, value in sorted(labels.items())),
+        },
+    }
+
+
+def scaled(workload: Object, scale: Object) -> Object:
+    """The workload with the size of a Scale. Raises StatusError 409 for another revision, 422 for a
+    size that is not a number from 0."""
+    metadata = workload["metadata"]
+    name, version = metadata["name"], (scale.get("metadata") or {}).get("resourceVersion")
+    if version and version != metadata["resourceVersion"]:
+        raise conflict("scale", "autoscaling", name, MODIFIED)
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int) or replicas < 0:
+        cause = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise invalid("Scale", "autoscaling", name, [cause])
+    return {**workload, "spec": {**workload["spec"], "replicas": replicas}}

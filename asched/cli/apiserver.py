@@ -58,6 +58,11 @@ class ApiServerOptions:
     kubelets: bool = typer.Option(
         True, help="Simulate kubelets. Without them bound pods stay Pending."
     )
+    controllers: bool = typer.Option(
+        True,
+        help="Make pods of Deployments, StatefulSets, DaemonSets and Jobs, and delete what belongs "
+        "to deleted objects.",
+    )
     kubernetes_version: KubernetesVersion = typer.Option(
         KubernetesVersion.V1_36,
         help="Serve Workload and PodGroup as this version does; both: as in an upgrade.",
@@ -109,6 +114,7 @@ async def _serve(options: ApiServerOptions, devices: tuple[DeviceSpec, ...]) -> 
         scheduler_kubeconfig=options.scheduler_kubeconfig,
         faults=options.faults,
         kubelets=options.kubelets,
+        controllers=options.controllers,
         devices=devices,
         version=options.kubernetes_version,
         timings=KubeletTimings(options.pod_start, options.pod_stop, options.heartbeat or None),

@@ -10,19 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from asched.apiserver.controllers.daemon_sets import DAEMON_TOLERATIONS
 from asched.fit.manifest import ManifestObject
-from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Node
+from asched.model.node import NO_SCHEDULE, Node
 
 Raw = dict[str, Any]
 
-_DAEMON_TOLERATIONS: Final = (
-    ("node.kubernetes.io/not-ready", NO_EXECUTE),
-    ("node.kubernetes.io/unreachable", NO_EXECUTE),
-    ("node.kubernetes.io/disk-pressure", NO_SCHEDULE),
-    ("node.kubernetes.io/memory-pressure", NO_SCHEDULE),
-    ("node.kubernetes.io/pid-pressure", NO_SCHEDULE),
-    ("node.kubernetes.io/unschedulable", NO_SCHEDULE),
-)
 _HASH_LABEL: Final = "pod-template-hash"
 _HASH: Final = "fit"
 
@@ -237,7 +230,7 @@ def _of_daemon_set(found: ManifestObject, nodes: Mapping[str, Node]) -> PodSet:
     template = _template(found, ("spec",))
     spec = dict(template.get("spec") or {})
     added = [
-        {"key": key, "operator": "Exists", "effect": effect} for key, effect in _DAEMON_TOLERATIONS
+        {"key": key, "operator": "Exists", "effect": effect} for key, effect in DAEMON_TOLERATIONS
     ]
     if spec.get("hostNetwork"):
         key = "node.kubernetes.io/network-unavailable"

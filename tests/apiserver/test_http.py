@@ -71,6 +71,47 @@ async def test_objects_round_trip(client: aiohttp.ClientSession) -> None:
     assert (await fetched(client, "/api/v1/pods"))["items"] == []
 
 
+async def test_scale_subresource(client: aiohttp.ClientSession, cluster: EmbeddedCluster) -> None:
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c"}]}}
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+    made = {"metadata": {"name": "web"}, "spec": spec}
+    cluster.create("deployments", made, namespace="default")
+    url = "/apis/apps/v1/namespaces/default/deployments/web/scale"
+    scale = await fetched(client, url)
+    assert (scale["kind"], scale["apiVersion"]) == ("Scale", "autoscaling/v1")
+    assert (scale["spec"], scale["status"]) == (
+        {"replicas": 2},
+        {"replicas": 0, "selector": "app=web"},
+    )
+    scale["spec"]["replicas"] = 5
+    async with client.put(url, json=scale) as response:
+        assert (await body_of(response))["spec"] == {"replicas": 5}
+    async with client.put(url, json=scale) as response:
+        assert response.status == 409
+    merge = {"Content-Type": "application/merge-patch+json"}
+    async with client.patch(url, json={"spec": {"replicas": 1}}, headers=merge) as response:
+        assert (await body_of(response))["spec"] == {"replicas": 1}
+    for bad in (-1, "many"):
+        async with client.patch(url, json={"spec": {"replicas": bad}}, headers=merge) as response:
+            assert response.status == 422, bad
+            assert "spec.replicas" in (await body_of(response))["message"]
+    assert cluster.get("deployments", "web", namespace="default")["spec"]["replicas"] == 1
+    async with client.get("/apis/apps/v1/namespaces/default/daemonsets/web/scale") as response:
+        assert response.status == 404
+
+
+@pytest.mark.parametrize("subresource", ["log", "exec", "attach", "portforward"])
+async def test_what_needs_containers_says_so(
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster, subresource: str
+) -> None:
+    cluster.create("pods", pod("p"))
+    async with client.get(f"{PODS}/p/{subresource}") as response:
+        status = await body_of(response)
+    assert (status["code"], status["reason"]) == (501, "NotImplemented")
+    assert "run no containers" in status["message"]
+
+
 async def test_dry_run_changes_nothing(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:

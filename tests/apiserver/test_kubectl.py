@@ -13,7 +13,10 @@ import pytest
 
 from asched.apiserver.auth import ADMIN, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.controllers.manager import Controllers
 from asched.apiserver.http import ApiServer
+from asched.apiserver.kubelet import Kubelets, KubeletTimings
+from asched.apiserver.storage import ADDED, StoreChange
 from tests.apiserver.kubectl import KUBECTL, Kubectl, needs_kubectl
 from tests.apiserver.objects import node, pod
 
@@ -93,6 +96,40 @@ async def test_protobuf_objects_are_created(kubectl: Kubectl) -> None:
     assert await kubectl.run("get", "priorityclass", "high", "-o", "jsonpath={.value}") == "7"
     await kubectl.run("create", "pdb", "b", "--selector=app=web", "--min-available=50%")
     assert await kubectl.run("get", "pdb", "b", "-o", "jsonpath={.spec.minAvailable}") == "50%"
+
+
+async def test_deployment_is_scaled_updated_and_rolled_back(kubectl: Kubectl) -> None:
+    cluster = kubectl.server.cluster
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Controllers(cluster).run)
+        tasks.start_soon(Kubelets(cluster, KubeletTimings(start_s=0.0, terminate_s=0.0)).run)
+
+        def on_pod(change: StoreChange) -> None:
+            tasks.start_soon(_bind, cluster, change)
+
+        cluster.listen("pods", on_pod)
+        await kubectl.run("create", "deployment", "web", "--image=x:1", "--replicas=2")
+        await kubectl.run("rollout", "status", "deploy/web", "--timeout=60s")
+        assert await kubectl.run("scale", "deploy/web", "--replicas=3") == (
+            "deployment.apps/web scaled\n"
+        )
+        await kubectl.run("set", "image", "deploy/web", "x=x:2")
+        await kubectl.run("rollout", "status", "deploy/web", "--timeout=60s")
+        await kubectl.run("rollout", "undo", "deploy/web")
+        await kubectl.run("rollout", "status", "deploy/web", "--timeout=60s")
+        assert "NewReplicaSet" in await kubectl.run("describe", "deploy/web")
+        tasks.cancel_scope.cancel()
+    sizes = sorted(one["spec"]["replicas"] for one in cluster.list("replicasets"))
+    assert sizes == [0, 3]
+    assert {pod["spec"]["containers"][0]["image"] for pod in cluster.list("pods")} == {"x:1"}
+    code, _, said = await kubectl.tried("logs", "deploy/web")
+    assert code == 1
+    assert "run no containers" in said
+
+
+async def _bind(cluster: EmbeddedCluster, change: StoreChange) -> None:
+    if change.type == ADDED:
+        cluster.bind("default", change.new.obj["metadata"]["name"], "n0")
 
 
 async def test_nodes_are_cordoned_tainted_labelled_and_annotated(kubectl: Kubectl) -> None:

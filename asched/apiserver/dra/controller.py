@@ -17,9 +17,9 @@ from asched.apiserver.dra.pod_claims import (
     is_reserved_for,
     owner_uid,
 )
-from asched.apiserver.dra.reconciler import ObjectKey, Reconciler
 from asched.apiserver.dra.strategy import CLAIMS, TEMPLATES
 from asched.apiserver.errors import Object, StatusError
+from asched.apiserver.reconciler import ObjectKey, Reconciler
 from asched.apiserver.storage import DELETED, StoreChange
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"

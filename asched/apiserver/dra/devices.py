@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.dra.reconciler import ObjectKey, Reconciler
 from asched.apiserver.dra.slice_checks import MAX_DEVICES
 from asched.apiserver.dra.strategy import CLASSES, SLICES
 from asched.apiserver.errors import Object
 from asched.apiserver.names import LABEL, SUBDOMAIN
+from asched.apiserver.reconciler import ObjectKey, Reconciler
 from asched.model.quantity import QuantityError, value
 
 DEFAULT_DRIVER: Final = "gpu.example.com"
