@@ -29,6 +29,7 @@ from asched.audit.lookup import (
     fold_before,
 )
 from asched.audit.pod_group.examine import group_of_pod
+from asched.audit.preemption import explain_preemption
 from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
@@ -248,8 +249,14 @@ def _recomputed(
     *,
     scores: bool,
 ) -> Explanation:
-    entry, recorded = state.pods[attempt.record.key], _recorded(attempt, state)
-    return _explanation(state, entry, recorded, same, numbers, scores=scores)
+    record, recorded = attempt.record, _recorded(attempt, state)
+    entry = state.pods[record.key]
+    found = _explanation(state, entry, recorded, same, numbers, scores=scores)
+    if not isinstance(record, Rejected) or not record.nominated_node:
+        return found
+    profile = state.profiles[found.profile]
+    preemption = explain_preemption(state, profile, entry.info, record.nominated_node)
+    return msgspec.structs.replace(found, preemption=preemption)
 
 
 def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision:

@@ -8,6 +8,7 @@ import msgspec
 
 from asched.audit.devices import DeviceRequestExplanation
 from asched.audit.pod_group.forms import PodGroupExplanation
+from asched.audit.preemption import PreemptionExplanation
 from asched.audit.unblock import NodeUnblocking
 from asched.pricing.alternatives import DecisionCosts
 
@@ -101,6 +102,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     notes: tuple[str, ...] = ()
     unblocking: tuple[NodeUnblocking, ...] | None = None
     """For a pod without a feasible node: the changes that would help. None if not computed."""
+    preemption: PreemptionExplanation | None = None
+    """For an attempt that nominated a node by preemption."""
     group: PodGroupExplanation | None = None
     """For a pod without a node in a PodGroup: the reason of the group, without changes."""
     costs: DecisionCosts | None = None

@@ -19,7 +19,7 @@ from asched.cli.options import (
     query_journal,
     takes_options,
 )
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from asched.planning.bounds import ProvenBound
@@ -141,7 +141,7 @@ def _print_rows(rows: Sequence[QualityRow]) -> None:
     print_table(columns, cells)
     for row in rows:
         if row.error:
-            print(f"failed: {row.error}")
+            print_text(f"failed: {row.error}")
 
 
 def _config(row: QualityRow) -> str:

@@ -19,7 +19,7 @@ from asched.cli.options import (
     takes_options,
     time_ns,
 )
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table, print_text
 from asched.cli.run import ClusterOptions
 
 if TYPE_CHECKING:
@@ -163,14 +163,14 @@ def show_plan(plan: ConsolidationPlan, output: TableOrData) -> None:
         return
     what = plan.by or "node"
     nodes = sum(len(domain.nodes) for domain in plan.freed)
-    print(
+    print_text(
         f"{nodes} of {plan.nodes} nodes can be freed by {plan.evictions} evictions"
         f" ({plan.cost_per_node:g} per node)."
     )
     if plan.price_per_hour:
-        print(f"They cost {plan.price_per_hour:g} per hour.")
+        print_text(f"They cost {plan.price_per_hour:g} per hour.")
     if plan.placed_first:
-        print(f"{plan.placed_first} pending pods get a node first.")
+        print_text(f"{plan.placed_first} pending pods get a node first.")
     moves: list[Sequence[object]] = []
     for domain in plan.freed:
         moves += [(domain.name, move.pod, move.node, move.target) for move in domain.moves]

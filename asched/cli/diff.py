@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -26,7 +26,6 @@ from asched.cli.options import (
 from asched.cli.output import (
     TableOrData,
     print_json,
-    print_table,
     write_page,
 )
 from asched.daemon.process import escape_control
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
     from asched.audit.whatif.candidate import CandidateConfig, WhatIfProgress
     from asched.audit.whatif.comparison import Comparison
     from asched.journal.store import JournalStore
-
-_LIMIT: Final = 20
-"""Pods listed in each table of a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +66,7 @@ def diff(options: DiffOptions) -> None:
     """
     from asched.audit.whatif.candidate import compare_candidate
     from asched.audit.whatif.report import comparison_page
+    from asched.cli.simulation import print_comparison
 
     candidate = _candidate(options)
     within = period(options.since, options.until)
@@ -85,7 +82,7 @@ def diff(options: DiffOptions) -> None:
     if options.output is TableOrData.JSON:
         print_json(comparison.report())
     else:
-        _print(comparison)
+        print_comparison(comparison)
 
 
 def _candidate(options: DiffOptions) -> CandidateConfig:
@@ -128,34 +125,3 @@ def _status() -> Iterator[Callable[[WhatIfProgress], None]]:
                 status.update(escape(escape_control(shown)))
 
         yield show
-
-
-def _print(found: Comparison) -> None:
-    from asched.audit.whatif.comparison import figure_rows
-
-    report = found.report()
-    nodes = len({span.node.name for span in found.baseline.run.nodes})
-    print(f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
-    for note in found.notes:
-        print(f"note: {note}")
-    recorded = [found.recorded] if found.recorded else []
-    runs = [found.baseline, found.candidate, *recorded]
-    rows = [
-        (row.label, *row.values[:2], row.change, *row.values[2:])
-        for row in figure_rows([run.figures for run in runs])
-    ]
-    print_table(("", *found.names, "CHANGE", *(["AS RECORDED"] if recorded else [])), rows)
-    elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in found.placed_elsewhere]
-    _print_pods("placed differently", ("POD", *found.names), elsewhere)
-    only = (found.placed_in_baseline_only, found.placed_in_candidate_only)
-    for name, pods in zip(found.names, only, strict=True):
-        placed = [(pod.pod, pod.node, pod.message) for pod in pods]
-        _print_pods(f"placed only by: {name}", ("POD", "NODE", "MESSAGE OF THE OTHER"), placed)
-
-
-def _print_pods(what: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print(f"{len(rows)} pod(s) {what}")
-    if rows:
-        print_table(columns, rows[:_LIMIT])
-        if len(rows) > _LIMIT:
-            print(f"... and {len(rows) - _LIMIT} more (-o json lists all)")

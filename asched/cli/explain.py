@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,19 +21,33 @@ from asched.cli.options import (
     query_journal,
     takes_options,
     time_ns,
+    with_journal,
 )
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+from asched.cli.output import (
+    OutputOption,
+    TableOrData,
+    breaks_words,
+    print_json,
+    print_next,
+    print_table,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from asched.audit.explain_job import JobExplanation
     from asched.audit.explanation import Explanation, NodeExplanation, NodeRejection
     from asched.audit.pod_group.forms import PodGroupExplanation
+    from asched.audit.preemption import PreemptionExplanation
     from asched.audit.unblock import NodeUnblocking
     from asched.journal.store import JournalStore
     from asched.pricing.alternatives import DecisionCosts
 
 NODE_LIMIT: Final = 15
-"""Nodes shown of each kind without ``--all``."""
+"""Nodes, and kinds of rejection, shown without ``--all``."""
+_CANDIDATES: Final = 5
+"""Nodes shown of a preemption."""
+_EXAMPLES: Final = 2
+"""Nodes named of each kind of rejection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +114,14 @@ def explain(options: ExplainOptions) -> None:
             print_nodes(found, None if options.every else NODE_LIMIT)
             if not found.feasible:
                 print_device_requests(found.nodes)
+        if found.preemption is not None:
+            _print_preemption(found.preemption)
         if found.costs is not None:
             _print_costs(found.costs)
         print_unblocking(found)
+        if not found.feasible and not found.decision.node:
+            history = f"asched history {found.namespace}/{found.name}"
+            print_next(with_journal(history, options.journal), "all its attempts")
     _check_reproduced(found.reproduced)
 
 
@@ -165,24 +185,24 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
 
 
 def _print_job(found: JobExplanation) -> None:
-    print(f"job {found.job} of {found.scheduler_name}")
+    print_text(f"job {found.job} of {found.scheduler_name}")
     if found.reproduced is None:
-        print("no session has included it; in a session now:")
+        print_text("no session has included it; in a session now:")
     else:
-        print(
+        print_text(
             f"session {found.session} at {found.at:%Y-%m-%d %H:%M:%S} UTC, record {found.seq},"
             f" recomputed from the journal: {_comparison_result(found.reproduced)}"
         )
-    print(f"  {'admitted' if found.admitted else 'not admitted'}")
+    print_text(f"  {'admitted' if found.admitted else 'not admitted'}")
     for reason in found.reasons:
-        print(f"  - {reason}")
+        print_text(f"  - {reason}")
     if not found.phase:
         return
-    print(
+    print_text(
         f"  queue {found.queue}, priority {found.priority}, needs {found.min_available} pods,"
         f" phase {found.phase}"
     )
-    print(f"  pods before: {_counts(found.pods_before)}; after: {_counts(found.pods_after)}")
+    print_text(f"  pods before: {_counts(found.pods_before)}; after: {_counts(found.pods_after)}")
     usage = found.queue_usage
     if usage is not None:
         print_table(
@@ -219,35 +239,32 @@ def _node(found: Explanation, name: str) -> NodeExplanation:
 
 
 def _print_head(found: Explanation) -> None:
-    print(f"pod {found.namespace}/{found.name}, uid {found.uid}, profile {found.profile}")
+    print_text(f"pod {found.namespace}/{found.name}, uid {found.uid}, profile {found.profile}")
     group = found.group
     if group is not None:
-        print(f"PodGroup {group.namespace}/{group.name}: {group.sentence}")
+        print_text(f"PodGroup {group.namespace}/{group.name}: {group.sentence}")
     decision = found.decision
     if decision.at is None:
-        print("no attempt so far; an attempt now:")
+        print_text("no attempt so far; an attempt now:")
     else:
-        print(
+        print_text(
             f"attempt {decision.attempt} of {len(found.attempts)}"
             f" at {decision.at:%Y-%m-%d %H:%M:%S} UTC, record {decision.seq}"
         )
-        print(f"  decision: {_decision(found)}")
+        print_text(f"  decision: {_decision(found)}")
         for device in decision.devices:
-            print(f"    device {device}")
+            print_text(f"    device {device}")
         if decision.released_claim:
-            print(f"    releases claim {decision.released_claim}")
-        print(f"  recomputed from the journal: {_comparison_result(found.reproduced)}")
+            print_text(f"    releases claim {decision.released_claim}")
+        print_text(f"  recomputed from the journal: {_comparison_result(found.reproduced)}")
     if decision.at is None or not found.reproduced:
-        print(f"  {found.outcome}{': ' + found.message if found.message else ''}")
+        print_text(f"  {found.outcome}{': ' + found.message if found.message else ''}")
     for rejection in found.pre_filter:
-        print(f"  {_rejection(rejection)}")
+        print_text(f"  {_rejection(rejection)}")
     for note in found.notes:
-        print(f"  note: {note}")
+        print_text(f"  note: {note}")
     if found.nodes:
-        print(f"  {found.feasible} of {found.nodes_total} nodes feasible")
-    if found.reasons:
-        rows = [(reason.nodes, reason.plugin, reason.reason) for reason in found.reasons]
-        print_table(("NODES", "PLUGIN", "REJECTED BECAUSE"), rows)
+        print_text(f"  {found.feasible} of {found.nodes_total} nodes feasible")
 
 
 def _decision(found: Explanation) -> str:
@@ -266,30 +283,72 @@ def _rejection(rejection: NodeRejection) -> str:
 
 
 def print_nodes(found: Explanation, limit: int | None) -> None:
+    """Print the ranked nodes, and those that are rejected: nodes of equal rejections together,
+    without ``limit`` one by one."""
     feasible = [node for node in found.nodes if node.feasible]
     rejected = [node for node in found.nodes if not node.feasible]
     if feasible:
-        plugins = [f"{score.plugin} x{score.weight}" for score in feasible[0].scores]
-        print_table(
-            ("RANK", "NODE", "TOTAL", *plugins),
-            [
-                (
-                    node.rank,
-                    node.name + (" <-" if node.name == found.decision.node else ""),
-                    node.total,
-                    *(score.weighted for score in node.scores),
-                )
-                for node in _first(feasible, limit, found.decision.node)
-            ],
-        )
+        _print_ranked(_first(feasible, limit, found.decision.node), found.decision.node)
         _print_omitted(len(feasible), limit)
-    if rejected:
-        rows = [
-            (node.name, "; ".join(map(_rejection, node.rejected_by)))
-            for node in _first(rejected, limit, "")
-        ]
-        print_table(("NODE", "REJECTED BY"), rows)
-        _print_omitted(len(rejected), limit)
+    if not rejected:
+        return
+    if limit is None:
+        print_table(("NODE", "REJECTED BY"), [(node.name, _rejections(node)) for node in rejected])
+        return
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for node in rejected:
+        alike[_rejections(node)].append(node.name)
+    most_first = sorted(alike.items(), key=lambda one: -len(one[1]))
+    rows = [(len(names), _examples(names), why) for why, names in most_first[:limit]]
+    print_table(("NODES", "NAMES", "REJECTED BY"), rows)
+    if len(alike) > limit:
+        print_text(f"... of {len(alike)} kinds of rejection; --all shows every node")
+
+
+def _rejections(node: NodeExplanation) -> str:
+    return "; ".join(map(_rejection, node.rejected_by))
+
+
+def _examples(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_EXAMPLES])
+    return f"{shown}, ..." if len(names) > _EXAMPLES else shown
+
+
+def _print_ranked(nodes: Sequence[NodeExplanation], chosen: str) -> None:
+    heads = ("RANK", "NODE", "TOTAL")
+    firsts = [
+        (node.rank, node.name + (" <-" if node.name == chosen else ""), node.total)
+        for node in nodes
+    ]
+    columns = (*heads, *(f"{score.plugin} x{score.weight}" for score in nodes[0].scores))
+    rows = [
+        (*first, *(score.weighted for score in node.scores))
+        for first, node in zip(firsts, nodes, strict=True)
+    ]
+    if not breaks_words(columns, rows):
+        print_table(columns, rows)
+        return
+    lists = [", ".join(f"{s.plugin} {s.weighted}" for s in node.scores) for node in nodes]
+    pairs = zip(firsts, lists, strict=True)
+    print_table((*heads, "WEIGHTED SCORES"), [(*first, scores) for first, scores in pairs])
+
+
+def _print_preemption(found: PreemptionExplanation) -> None:
+    print_text(
+        f"preemption on {found.node}: {found.criterion.value};"
+        f" {len(found.candidates)} candidates, {found.examined} nodes where evictions could help"
+    )
+    rows = [
+        (
+            one.node + (" <-" if one.node == found.node else ""),
+            one.budget_violations,
+            ", ".join(f"{victim.pod} ({victim.priority})" for victim in one.victims),
+        )
+        for one in found.candidates[:_CANDIDATES]
+    ]
+    print_table(("NODE", "BUDGETS VIOLATED", "VICTIMS (PRIORITY)"), rows)
+    if len(found.candidates) > _CANDIDATES:
+        print_text(f"... of {len(found.candidates)}; -o json has all")
 
 
 def _print_costs(costs: DecisionCosts) -> None:
@@ -328,7 +387,7 @@ def print_unblocking(found: Explanation) -> None:
         )
         print_table(("NODE", "REJECTED BY", "CHANGE"), rows, title=title)
     else:
-        print("no single change makes one of the nearest nodes pass all filters")
+        print_text("no single change makes one of the nearest nodes pass all filters")
 
 
 def _node_and_alike(node: NodeUnblocking) -> str:
@@ -346,7 +405,7 @@ def _first(
 
 def _print_omitted(count: int, limit: int | None) -> None:
     if limit is not None and count > limit:
-        print(f"... of {count}; --all shows all, --node NODE the details of one")
+        print_text(f"... of {count}; --all shows all, --node NODE the details of one")
 
 
 def _print_node(node: NodeExplanation) -> None:
@@ -366,7 +425,7 @@ def _print_node(node: NodeExplanation) -> None:
 
 def _print_requests(node: NodeExplanation) -> None:
     for problem in node.device_problems:
-        print(problem)
+        print_text(problem)
     rows = [
         (
             request.claim,

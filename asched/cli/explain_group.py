@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from asched.cli.output import print_table
+from asched.cli.output import print_table, print_text
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -27,20 +27,20 @@ _WAYS: Final = {
 
 def print_group(found: PodGroupExplanation) -> None:
     way = f", {_WAYS[found.way]}" if found.way else ""
-    print(f"PodGroup {found.namespace}/{found.name}{way}: {found.reason.value}")
-    print(f"  {found.sentence}")
+    print_text(f"PodGroup {found.namespace}/{found.name}{way}: {found.reason.value}")
+    print_text(f"  {found.sentence}")
     topology = f", one domain of {found.topology_key}" if found.topology_key else ""
-    print(
+    print_text(
         f"  minimum {found.minimum}{topology}, priority {found.priority}; {found.pods} pods:"
         f" {found.with_node} with a node, {found.pending} pending"
     )
-    print(f"  state after record {found.seq} at {found.at:%Y-%m-%d %H:%M:%S} UTC")
+    print_text(f"  state after record {found.seq} at {found.at:%Y-%m-%d %H:%M:%S} UTC")
     _print_attempt(found)
     for note in found.notes:
-        print(f"  note: {note}")
+        print_text(f"  note: {note}")
     if found.job is not None:
         for reason in found.job.reasons[1:]:
-            print(f"  - {reason}")
+            print_text(f"  - {reason}")
     if found.domains:
         heads = ("DOMAINS", "EXAMPLES", "NODES", "MEMBERS THAT FIT", "LACKS")
         rows = [
@@ -61,22 +61,22 @@ def _print_attempt(found: PodGroupExplanation) -> None:
         return
     where = f" in {attempt.domain}" if attempt.domain else ""
     tried = f", {attempt.domains_tried} domains tried" if attempt.domains_tried > 1 else ""
-    print(
+    print_text(
         f"  last attempt at {attempt.at:%Y-%m-%d %H:%M:%S} UTC, record {attempt.seq}:"
         f" {attempt.outcome}, {attempt.placed} of {attempt.members} members fit{where}{tried}"
     )
     if attempt.victims:
-        print(f"  victims: {', '.join(attempt.victims)}")
+        print_text(f"  victims: {', '.join(attempt.victims)}")
     if found.reproduced is not None:
         same = "identical" if found.reproduced else "DIFFERENT"
-        print(f"  recomputed from the journal: {same}")
+        print_text(f"  recomputed from the journal: {same}")
 
 
 def _print_changes(found: PodGroupExplanation) -> None:
     if found.changes is None:
         return
     if not found.changes:
-        print("no single change that was tried admits the group")
+        print_text("no single change that was tried admits the group")
         return
     rows = [(change.size, change.kind.value, change.summary) for change in found.changes]
     title = "Each change alone admits the group; the smallest first"
@@ -88,16 +88,18 @@ _PODS: Final = 50
 
 
 def print_group_history(found: PodGroupHistory) -> None:
-    print(f"PodGroup {found.namespace}/{found.name}: {len(found.members)} pods")
+    print_text(f"PodGroup {found.namespace}/{found.name}: {len(found.members)} pods")
     wait = "" if found.wait_s is None else f", {found.wait_s:.3f} s after its first pod"
     domain = f" in {found.domain}" if found.domain else ""
-    print(f"  first pod {_time(found.first_at)}")
-    print(f"  started   {_time(found.started_at)}{wait}{domain}")
-    print(f"  ended     {_time(found.ended_at)}")
+    print_text(f"  first pod {_time(found.first_at)}")
+    print_text(f"  started   {_time(found.started_at)}{wait}{domain}")
+    print_text(f"  ended     {_time(found.ended_at)}")
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in found.outcomes.items())
     whole = f"{len(found.attempts)} attempts of the whole group"
-    print(f"  {whole}{f' ({outcomes})' if outcomes else ''}, {found.member_attempts} of its pods")
-    print(f"  {len(found.victims)} pods evicted for it, {found.evicted} of its own evicted")
+    print_text(
+        f"  {whole}{f' ({outcomes})' if outcomes else ''}, {found.member_attempts} of its pods"
+    )
+    print_text(f"  {len(found.victims)} pods evicted for it, {found.evicted} of its own evicted")
     heads = (
         *("FIRST (UTC)", "LAST", "RECORD", "ATTEMPTS", "OUTCOME"),
         *("PLACED", "DOMAIN", "TRIED", "VICTIMS", "MESSAGE"),
@@ -110,7 +112,7 @@ def print_group_history(found: PodGroupHistory) -> None:
     ]
     print_table(("POD", "NODE", "ATTEMPTS", "FIRST (UTC)", "BOUND", "ENDED"), members[:_PODS])
     if len(members) > _PODS:
-        print(f"... of {len(members)}; -o json has all")
+        print_text(f"... of {len(members)}; -o json has all")
 
 
 def attempt_rows(attempts: Iterable[RecordedGroupAttempt]) -> Iterator[tuple[object, ...]]:

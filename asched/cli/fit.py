@@ -27,6 +27,7 @@ from asched.cli.output import (
     print_as,
     print_json,
     print_table,
+    print_text,
     progress_bar,
 )
 from asched.cli.run import ClusterOptions
@@ -165,7 +166,7 @@ def _progress(samples: int) -> Iterator[SampleListener]:
 
 def _print_calibration(found: Calibration) -> None:
     pods = "as recorded" if found.arrivals else "of no new pods"
-    print(
+    print_text(
         f"{found.pods} waiting pods at {found.moments} moments, {found.samples} samples each,"
         f" horizon {_duration(found.horizon_s)}, arrivals {pods}"
     )
@@ -179,7 +180,7 @@ def _print_calibration(found: Calibration) -> None:
         for row in found.rows
     ]
     print_table(("PROBABILITY", "STATEMENTS", "STATED (MEAN)", "OBSERVED"), rows)
-    print(
+    print_text(
         f"Brier score {_number(found.brier)}, with the overall shares {_number(found.base_brier)};"
         f" {_share(found.covered)} of {found.intervals} start times are in the 80 % interval"
     )
@@ -246,13 +247,13 @@ def _print(found: FitAnswer, every: bool) -> None:
     from asched.cli.explain import NODE_LIMIT, print_nodes, print_unblocking
 
     explanation = found.explanation
-    print(found.sentence)
+    print_text(found.sentence)
     after = f", after record {found.seq}" if found.seq else " in the cluster"
-    print(f"  at {found.at:%Y-%m-%d %H:%M:%S} UTC{after}")
+    print_text(f"  at {found.at:%Y-%m-%d %H:%M:%S} UTC{after}")
     if found.estimate is not None:
         _print_estimate(found.estimate)
     for note in (*found.notes, *explanation.notes):
-        print(f"  note: {note}")
+        print_text(f"  note: {note}")
     _print_workloads(found, every)
     _print_victims(found, every)
     if explanation.reasons and not found.fits:
@@ -263,19 +264,19 @@ def _print(found: FitAnswer, every: bool) -> None:
         print_nodes(explanation, None if every else NODE_LIMIT)
     _print_groups(found)
     if found.change is not None:
-        print(f"smallest verified change: {found.change.summary}")
+        print_text(f"smallest verified change: {found.change.summary}")
     print_unblocking(explanation)
 
 
 def _print_estimate(found: StartEstimate) -> None:
     horizon = _duration(found.horizon_s)
-    print(
+    print_text(
         f"  would run after {_duration(found.median_s)} (median), 80 % interval"
         f" {_duration(found.low_s)} to {_duration(found.high_s)}; {found.started} of"
         f" {found.samples} samples within {horizon}"
     )
     pods = "as recorded" if found.arrivals else "of no new pods"
-    print(f"  estimated with arrivals {pods} and {', '.join(found.notes)}")
+    print_text(f"  estimated with arrivals {pods} and {', '.join(found.notes)}")
 
 
 def _duration(seconds: float | None) -> str:
@@ -321,7 +322,7 @@ def _print_victims(found: FitAnswer, every: bool) -> None:
     ]
     print_table(("EVICTED POD", "PRIORITY", "NODE", "FOR"), rows)
     if len(found.victims) > len(shown):
-        print(f"... of {len(found.victims)}; --all shows all")
+        print_text(f"... of {len(found.victims)}; --all shows all")
 
 
 def _print_groups(found: FitAnswer) -> None:

@@ -18,6 +18,7 @@ from asched.cli.output import (
     TableOrData,
     print_json,
     print_table,
+    print_text,
     write_page,
 )
 
@@ -90,9 +91,9 @@ def _print(report: GateReport) -> None:
         environment_rows,
     )
 
-    print(f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC")
+    print_text(f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC")
     for note in dict.fromkeys((*report.baseline.notes, *report.candidate.notes)):
-        print(f"note: {note}")
+        print_text(f"note: {note}")
     environments = environment_rows(report)
     if environments:
         print_table(("CODE", "BASELINE", "CANDIDATE"), environments)
@@ -103,10 +104,10 @@ def _print(report: GateReport) -> None:
         found = report.candidate.agreement
         assert found is not None, "differences are those of the agreement"
         agreed = found.agreed_bindings + found.agreed_rejections
-        print(f"{found.bindings + found.rejections - agreed:,} decision(s) differ")
+        print_text(f"{found.bindings + found.rejections - agreed:,} decision(s) differ")
         print_table([name.upper() for name in DIFFERENCE_COLUMNS], rows[:_SHOWN])
         if len(rows) > _SHOWN:
-            print("... and more (-o json lists 100)")
-    print(f"{report.verdict.value}: {report.candidate_name}")
+            print_text("... and more (-o json lists 100)")
+    print_text(f"{report.verdict.value}: {report.candidate_name}")
     for reason in report.reasons:
-        print(f"  {reason}")
+        print_text(f"  {reason}")

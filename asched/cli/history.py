@@ -20,8 +20,16 @@ from asched.cli.options import (
     period,
     query_journal,
     takes_options,
+    with_journal,
 )
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+from asched.cli.output import (
+    OutputOption,
+    TableOrData,
+    print_json,
+    print_next,
+    print_table,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from asched.audit.history import NodeTimeline
@@ -81,8 +89,11 @@ def history(options: HistoryOptions) -> None:
     elif found:
         for timeline in found:
             _print_timeline(timeline)
+        if options.name is not None:
+            explain = f"asched explain {found[-1].namespace}/{found[-1].name}"
+            print_next(with_journal(explain, options.journal), "each plugin on each node")
     else:
-        print("no events in this period")
+        print_text("no events in this period")
 
 
 def _show_group(options: HistoryOptions, name: str) -> None:
@@ -151,7 +162,7 @@ def _print_overview(found: list[PodTimeline]) -> None:
         event, present = " ".join(describe(last)), " ".join(describe(now))
         rows.append((pod, at, len(problems), event, present))
     print_table(("POD", "LAST (UTC)", "TIMES", "EVENT", "NOW"), rows)
-    print(f"{len(rows)} pod(s)")
+    print_text(f"{len(rows)} pod(s)")
 
 
 def _print_timeline(timeline: PodTimeline) -> None:

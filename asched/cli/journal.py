@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from asched.audit.times import TIMES
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.options import (
     DEFAULT_JOURNAL,
@@ -217,11 +217,8 @@ def backup(
 @app.command()
 def archive(
     before: Annotated[
-        datetime,
-        typer.Option(
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
-            help="Move records written before this time (UTC).",
-        ),
+        str,
+        typer.Option(metavar="TIME", help=f"Move records written before this time: {TIMES}."),
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The directory of the archive files.")],
     journal: JournalOption = DEFAULT_JOURNAL,
@@ -237,7 +234,7 @@ def archive(
     from asched.journal.checkpoints import checkpoint_before
     from asched.journal.signatures import check_history
 
-    before_ns = time_ns(before.isoformat())
+    before_ns = time_ns(before)
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -162,6 +163,13 @@ def query_journal(
 
     log_warnings()
     return anyio.run(run)
+
+
+def with_journal(command: str, journal: str) -> str:
+    """The command with ``--journal`` where it would not read this journal without."""
+    if journal == os.environ.get(JOURNAL_ENV, DEFAULT_JOURNAL):
+        return command
+    return f"{command} --journal {shlex.quote(journal)}"
 
 
 def journal_keys(signing: Path | None = None, trusted: Sequence[Path] = ()) -> JournalKeys:

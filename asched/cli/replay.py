@@ -9,7 +9,7 @@ import typer
 from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.execution import JobsOption, SchedulerOption, executor_of, item_progress
 from asched.cli.options import DEFAULT_JOURNAL, JournalOption, query_journal
-from asched.cli.output import OutputOption, TableOrData, print_as
+from asched.cli.output import OutputOption, TableOrData, print_as, print_text
 
 if TYPE_CHECKING:
     from asched.audit.replay import ReplayReport
@@ -88,15 +88,17 @@ async def _first_seq(store: JournalStore, wanted: int | None) -> int:
 
 def _print(report: ReplayReport) -> None:
     for plugin in report.plugins:
-        print(f"plugin {plugin.plugin}: recorded {plugin.recorded}, installed {plugin.installed}")
+        print_text(
+            f"plugin {plugin.plugin}: recorded {plugin.recorded}, installed {plugin.installed}"
+        )
     divergence = report.divergence
     if divergence is None:
         compared = f"records {report.first_seq} to {report.last_seq}"
-        print(f"{compared}: {report.decisions} decisions repeated, all identical")
+        print_text(f"{compared}: {report.decisions} decisions repeated, all identical")
         if report.checkpoints:
-            print(f"{report.checkpoints} checkpoints are equal to the state of the records")
+            print_text(f"{report.checkpoints} checkpoints are equal to the state of the records")
         return
     after = f"after {report.decisions} identical decisions"
-    print(f"record {divergence.seq}: {divergence.reason} ({after})")
-    print(f"  recorded: {divergence.recorded or '(nothing)'}")
-    print(f"  decided:  {divergence.decided or '(nothing)'}")
+    print_text(f"record {divergence.seq}: {divergence.reason} ({after})")
+    print_text(f"  recorded: {divergence.recorded or '(nothing)'}")
+    print_text(f"  decided:  {divergence.decided or '(nothing)'}")

@@ -9,7 +9,7 @@ import anyio
 import structlog
 
 from asched.cli.errors import BadInput
-from asched.cli.output import TableOrData, print_as, print_table
+from asched.cli.output import TableOrData, print_as, print_table, print_text
 from asched.cli.run import DEFAULT_SHADOW_JOURNAL, ClusterOptions
 from asched.cli.serve import (
     ServiceControl,
@@ -97,20 +97,20 @@ def _print(report: Report) -> None:
         [_counts("bindings", report.bindings), _counts("unschedulable", report.messages)],
         title="Agreement with the other scheduler",
     )
-    print(
+    print_text(
         "Bindings agree if the other scheduler's node has our highest total score (for "
         f"{report.sole_best} no other\nnode has it). Unschedulable pods agree if the messages are"
         " identical. Both are compared in the state just\nbefore the other decision was observed."
         " Disagreements with a known cause do not count as agreement."
     )
     for why, number in report.not_compared.items():
-        print(f"not compared, {why}: {number}")
+        print_text(f"not compared, {why}: {number}")
     for note in report.notes:
-        print(f"note: {note}")
+        print_text(f"note: {note}")
     for difference in report.differences:
         _print_difference(difference)
     if report.differences_left_out:
-        print(f"and {report.differences_left_out} more differences")
+        print_text(f"and {report.differences_left_out} more differences")
 
 
 def _counts(what: str, counts: AgreementCounts) -> tuple[object, ...]:
@@ -123,13 +123,13 @@ def _print_difference(difference: Difference) -> None:
     theirs = f"bound to {difference.node}" if difference.node else difference.message
     ours = ", ".join(difference.best) or difference.own_message
     print()
-    print(f"{difference.at:%H:%M:%S.%f} pod {difference.pod} (comparison {difference.number})")
-    print(f"  theirs: {theirs}")
-    print(f"  ours:   {ours}")
+    print_text(f"{difference.at:%H:%M:%S.%f} pod {difference.pod} (comparison {difference.number})")
+    print_text(f"  theirs: {theirs}")
+    print_text(f"  ours:   {ours}")
     for node in difference.nodes:
-        print(f"  {_scores(node)}")
+        print_text(f"  {_scores(node)}")
     cause = difference.cause.value if difference.explained else "not analyzed yet"
-    print(f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else ""))
+    print_text(f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else ""))
 
 
 def _scores(node: ComparedNode) -> str:

@@ -21,8 +21,16 @@ from asched.cli.options import (
     query_journal,
     takes_options,
     time_ns,
+    with_journal,
 )
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+from asched.cli.output import (
+    OutputOption,
+    TableOrData,
+    print_json,
+    print_next,
+    print_table,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from asched.audit.evictions import EvictionReport
@@ -74,7 +82,7 @@ def evictions(options: EvictionOptions) -> None:
         ("TIME (UTC)", "RECORD", "EVICTED", "FOR", "BY", "RULE", "RESULT", "BENEFICIARY"),
         [_eviction(one) for one in found.evictions],
     )
-    print(f"{found.total} eviction(s)")
+    print_text(f"{found.total} eviction(s)")
 
 
 def _eviction(one: EvictionReport) -> tuple[object, ...]:
@@ -123,9 +131,9 @@ def queues(options: MomentOptions) -> None:
         print_json(found)
         return
     lengths = ", ".join(f"{name} {length}" for name, length in found.scheduling.items())
-    print(f"record {found.seq} at {_time(found.at)} UTC; pods one by one: {lengths}")
+    print_text(f"record {found.seq} at {_time(found.at)} UTC; pods one by one: {lengths}")
     for session in found.sessions:
-        print(f"{session.scheduler_name}, after session {session.session} {session.problem}")
+        print_text(f"{session.scheduler_name}, after session {session.session} {session.problem}")
     columns = ("SCHEDULER", "QUEUE", "WEIGHT", "RESOURCE", "DESERVED", "USED", "ASKED", "SHARE")
     rows = [
         (
@@ -258,7 +266,11 @@ def pending(options: PendingOptions) -> None:
         for pod in found.pods
     ]
     print_table(("POD", "STATE", "WAITED", "REASON"), rows)
-    print(f"{len(found.pods)} of {found.total} pending pod(s)")
+    print_text(f"{len(found.pods)} of {found.total} pending pod(s)")
+    if found.pods:
+        first = found.pods[0]
+        explain = f"asched explain {first.namespace}/{first.name}"
+        print_next(with_journal(explain, options.journal), "why it is pending")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,8 +336,8 @@ def _show_group(options: GroupOptions, parse: Callable[[str], GroupName]) -> Non
 
 
 def _print_group(found: GroupExplanation) -> None:
-    print(f"{found.sentence}\n  record {found.seq} at {_time(found.at)} UTC")
-    print("  " + ", ".join(f"{count} {state}" for state, count in found.states.items()))
+    print_text(f"{found.sentence}\n  record {found.seq} at {_time(found.at)} UTC")
+    print_text("  " + ", ".join(f"{count} {state}" for state, count in found.states.items()))
     if found.reasons:
         rows = [(one.pods, ", ".join(one.plugins), one.reason) for one in found.reasons]
         print_table(("PODS", "PLUGINS", "REASON"), rows)
@@ -340,7 +352,7 @@ def _print_group(found: GroupExplanation) -> None:
     ]
     print_table(("POD", "STATE", "NODE", "WAITED"), members)
     for reason in found.job.reasons if found.job is not None else ():
-        print(f"  {reason}")
+        print_text(f"  {reason}")
 
 
 def _print_history(found: GroupHistory) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
 import typer
 
+from asched import __version__
 from asched.cli.errors import BadInput
 from asched.cli.options import (
     FeatureGatesOption,
@@ -30,8 +32,10 @@ from asched.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from asched.audit.whatif.node_changes import ChangedTrace
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
+    from asched.pricing.prices import Prices
     from asched.simulator.loop import Simulation
     from asched.simulator.trace import WorkloadRun, WorkloadTrace
 
@@ -47,10 +51,29 @@ class SimulateOptions:
         None, help="Instead of a scenario: nodes of the openb trace (CSV)."
     )
     openb_pods: Path | None = typer.Option(None, help="Pods of the openb trace (CSV).")
-    config: Path | None = typer.Option(
-        None, help="The configuration, as for asched run. Default: the default settings."
+    config: list[Path] | None = typer.Option(
+        None,
+        help="The configuration, as for asched run. Given twice, both are compared. Default: the"
+        " default settings.",
     )
     feature_gates: FeatureGatesOption = None
+    load: float = typer.Option(
+        1.0,
+        min=0.0,
+        max=100.0,
+        metavar="FACTOR",
+        help="How many pods arrive for one of the workload.",
+    )
+    seed: int = typer.Option(0, help="Seed of --load: which pods are left out or copied.")
+    only_nodes: str = typer.Option(
+        "", metavar="PATTERN", help="Only these nodes, such as gpu-*; comma-separated."
+    )
+    add_nodes: str = typer.Option(
+        "", metavar="NODE=COUNT", help="Copies of a node to add; comma-separated."
+    )
+    remove_nodes: str = typer.Option(
+        "", metavar="NODE", help="Nodes to remove at the beginning; comma-separated."
+    )
     until: str | None = typer.Option(
         None, metavar="DURATION", help="Virtual time to simulate, such as 2h."
     )
@@ -76,46 +99,110 @@ def simulate(options: SimulateOptions) -> None:
     from asched.audit.whatif.measures import measured
     from asched.audit.whatif.occupancy import workload_of
     from asched.audit.whatif.report import run_page
-    from asched.audit.whatif.scenarios import default_scheduler_name
     from asched.cli.simulation import SimulationReport, print_summary
 
     registry, prices = installed_plugins(), prices_of(options.prices)
-    configuration = _configuration(options, registry)
-    name = default_scheduler_name(configuration)
-    run = _run(options, configuration, registry, name)
+    files: Sequence[Path | None] = options.config or (None,)
+    if len(files) > 2:
+        raise BadInput("--config: two configurations can be compared; asched sweep runs more")
+    if len(files) == 2:
+        _compare(options, [_named(file, options, registry) for file in files], registry, prices)
+        return
+    one = _named(files[0], options, registry)
+    run, notes = _run(options, one, registry)
     measures = measured(run, workload_of(run.pods), prices)
-    source = options.scenario or options.openb_pods
     if options.html is not None:
-        title = f"Simulation of {source.name if source else name}"
-        write_page(options.html, run_page(name, measures, title))
+        write_page(options.html, run_page(one.name, measures, _title(options), notes))
     if options.output is TableOrData.JSON:
-        print_json(SimulationReport.of(name, measures))
+        print_json(SimulationReport.of(one.name, measures, notes))
     else:
-        print_summary(measures)
+        print_summary(measures, notes)
 
 
-def _configuration(options: SimulateOptions, registry: PluginRegistry) -> Configuration:
-    configuration = read_configuration(options.config, registry, options.feature_gates)
+class _Named(NamedTuple):
+    """A configuration and its name in reports."""
+
+    name: str
+    configuration: Configuration
+
+
+def _named(file: Path | None, options: SimulateOptions, registry: PluginRegistry) -> _Named:
+    configuration = read_configuration(file, registry, options.feature_gates)
     for warning in configuration.warnings:
         typer.echo(warning, err=True)
     if configuration.scheduler.extenders:
         typer.echo("asched: a simulation does not call extenders", err=True)
-    return configuration
+    return _Named("default settings" if file is None else str(file), configuration)
+
+
+def _title(options: SimulateOptions) -> str:
+    source = options.scenario or options.openb_pods
+    return f"Simulation of {source.name if source else 'a workload'}"
+
+
+def _compare(
+    options: SimulateOptions,
+    both: Sequence[_Named],
+    registry: PluginRegistry,
+    prices: Prices | None,
+) -> None:
+    from asched.audit.whatif.comparison import NamedRun, compare
+    from asched.audit.whatif.report import comparison_page
+    from asched.cli.simulation import print_comparison
+
+    if options.journal is not None:
+        raise BadInput("--journal: a journal holds one run; give one --config")
+    runs, notes = [], dict[str, None]()
+    for one in both:
+        run, about = _run(options, one, registry)
+        runs.append(NamedRun(one.name, run))
+        notes |= dict.fromkeys(about)
+    found = compare(runs[0], runs[1], notes=notes, prices=prices)
+    if options.html is not None:
+        write_page(options.html, comparison_page(found, _title(options)))
+    if options.output is TableOrData.JSON:
+        print_json(found.report())
+    else:
+        print_comparison(found)
 
 
 def _run(
-    options: SimulateOptions,
-    configuration: Configuration,
-    registry: PluginRegistry,
-    scheduler_name: str,
-) -> WorkloadRun:
+    options: SimulateOptions, one: _Named, registry: PluginRegistry
+) -> tuple[WorkloadRun, tuple[str, ...]]:
+    """The run, and notes that state what was simulated."""
+    from asched.audit.whatif.scenarios import default_scheduler_name
     from asched.simulator.loop import Latencies, Simulation, scheduler_from_config
 
     decision_ns = _duration_ns("--decision-time", options.decision_time)
     latencies = Latencies(decision_ns, _duration_ns("--bind-time", options.bind_time))
-    trace = _trace(options, scheduler_name)
-    simulation = Simulation(trace, scheduler_from_config(configuration, latencies), registry.load)
-    return anyio.run(_simulate, simulation, trace, options.journal)
+    changed = _changed(options, _trace(options, default_scheduler_name(one.configuration)))
+    scheduler = scheduler_from_config(one.configuration, latencies)
+    simulation = Simulation(changed.trace, scheduler, registry.load)
+    run = anyio.run(_simulate, simulation, changed.trace, options.journal)
+    made_by = f"asched {__version__}; configuration: {one.name}, seed {scheduler.seed}"
+    return run, (made_by, *changed.notes)
+
+
+def _changed(options: SimulateOptions, trace: WorkloadTrace) -> ChangedTrace:
+    """The workload with the nodes and the load of the options."""
+    from asched.audit.whatif.node_changes import (
+        ChangedTrace,
+        parse_node_changes,
+        with_node_changes,
+        with_only_nodes,
+    )
+    from asched.capacity.load import LoadForecast, with_load
+
+    changes = parse_node_changes(options.add_nodes, options.remove_nodes)
+    some = with_only_nodes(trace, options.only_nodes)
+    nodes = with_node_changes(some, changes)
+    loaded = with_load(nodes.trace, LoadForecast(options.load), options.seed)
+    notes = [f"load {options.load:g}, seed {options.seed}"] if options.load != 1 else []
+    if options.only_nodes:
+        notes.append(f"only nodes {options.only_nodes}")
+    if str(changes):
+        notes.append(str(changes))
+    return ChangedTrace(loaded.trace, (*notes, *nodes.notes, *loaded.notes))
 
 
 async def _simulate(

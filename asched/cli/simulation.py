@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from asched.audit.timeline import time_of
-from asched.audit.whatif.comparison import RunReport, figure_rows
+from asched.audit.whatif.comparison import Comparison, RunReport, figure_rows
 from asched.audit.whatif.measures import MeasuredRun, to_place
 from asched.cli.errors import BadInput, InvalidFile
-from asched.cli.output import print_table
+from asched.cli.output import print_table, print_text
 from asched.config.file import read_text
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
@@ -26,6 +26,9 @@ from asched.state.records import AnyRecord
 _BATCH: Final = 64
 """Minimum number of records in a batch. A batch has the virtual time of its last turn, so this also
 limits the resolution of ``explain --at``."""
+
+_LIMIT: Final = 20
+"""Pods listed in each table of a terminal."""
 
 _MOVED: Final = (EndReason.DRAINED, EndReason.NODE_GONE)
 _EVICTED: Final = (EndReason.PREEMPTED, *_MOVED)
@@ -73,9 +76,11 @@ class SimulationReport(msgspec.Struct, frozen=True, rename="camel"):
     """Number of pods by the reason of their end."""
     run: RunReport
     pods: tuple[PodOutcome, ...]
+    notes: tuple[str, ...]
+    """The version, the configuration and changes of the workload."""
 
     @classmethod
-    def of(cls, name: str, measures: MeasuredRun) -> SimulationReport:
+    def of(cls, name: str, measures: MeasuredRun, notes: tuple[str, ...]) -> SimulationReport:
         run = measures.run
         ends = Counter(pod.end.value for pod in run.pods if pod.end is not None)
         return cls(
@@ -84,15 +89,18 @@ class SimulationReport(msgspec.Struct, frozen=True, rename="camel"):
             {end: ends[end] for end in sorted(ends)},
             RunReport.of(name, measures),
             tuple(PodOutcome.of(pod, run.begin_ns) for pod in run.pods),
+            notes,
         )
 
 
-def print_summary(measures: MeasuredRun) -> None:
+def print_summary(measures: MeasuredRun, notes: Iterable[str]) -> None:
     """Print the run as one table."""
     run = measures.run
     begin, end = time_of(run.begin_ns), time_of(run.end_ns)
     nodes = len({span.node.name for span in run.nodes})
-    print(f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
+    print_text(f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
+    for note in notes:
+        print_text(f"note: {note}")
     rows = [(row.label, *row.values) for row in figure_rows([measures.figures])]
     print_table(("", ""), [*rows, *_outcomes(run)])
 
@@ -106,6 +114,38 @@ def _outcomes(run: WorkloadRun) -> Iterator[tuple[str, str]]:
     yield "evicted for good", f"{sum(ends[end] for end in _EVICTED):,}"
     moved = sum(any(placement.end in _MOVED for placement in pod.placements) for pod in pods)
     yield "moved by a drained or removed node", f"{moved:,}"
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print the figures of both runs beside each other, and the pods that differ."""
+    report = found.report()
+    nodes = len({span.node.name for span in found.baseline.run.nodes})
+    print_text(
+        f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes"
+    )
+    for note in found.notes:
+        print_text(f"note: {note}")
+    recorded = [found.recorded] if found.recorded else []
+    runs = [found.baseline, found.candidate, *recorded]
+    rows = [
+        (row.label, *row.values[:2], row.change, *row.values[2:])
+        for row in figure_rows([run.figures for run in runs])
+    ]
+    print_table(("", *found.names, "CHANGE", *(["AS RECORDED"] if recorded else [])), rows)
+    elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in found.placed_elsewhere]
+    _print_pods("placed differently", ("POD", *found.names), elsewhere)
+    only = (found.placed_in_baseline_only, found.placed_in_candidate_only)
+    for name, pods in zip(found.names, only, strict=True):
+        placed = [(pod.pod, pod.node, pod.message) for pod in pods]
+        _print_pods(f"placed only by: {name}", ("POD", "NODE", "MESSAGE OF THE OTHER"), placed)
+
+
+def _print_pods(what: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print_text(f"{len(rows)} pod(s) {what}")
+    if rows:
+        print_table(columns, rows[:_LIMIT])
+        if len(rows) > _LIMIT:
+            print_text(f"... and {len(rows) - _LIMIT} more (-o json lists all)")
 
 
 class JournalWriter:

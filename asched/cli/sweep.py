@@ -19,6 +19,7 @@ from asched.cli.output import (
     print_as,
     print_json,
     print_table,
+    print_text,
     write_page,
 )
 
@@ -84,7 +85,7 @@ def sweep(options: SweepOptions) -> None:
     else:
         _print(table)
         if best is not None:
-            print(f"best {options.best}: {_described(best, table)}")
+            print_text(f"best {options.best}: {_described(best, table)}")
     if any(row.error for row in table.rows):
         raise typer.Exit(EXIT_FAILURE)
 
@@ -101,11 +102,11 @@ def _print(table: RunTable) -> None:
 
     columns = [*varied_axes(table), *(name for name in _FIGURES if name in table.columns)]
     rows = [[value_text(values.get(name)) for name in columns] for values in table.values]
-    print(f"{table.workload}, {len(table)} runs")
+    print_text(f"{table.workload}, {len(table)} runs")
     print_table([name.upper() for name in columns], rows)
     for row, values in zip(table.rows, table.values, strict=True):
         if row.error:
-            print(f"failed: {_described(values, table)}: {row.error}")
+            print_text(f"failed: {_described(values, table)}: {row.error}")
 
 
 def _described(values: Mapping[str, Value], table: RunTable) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -119,6 +120,23 @@ def with_node_changes(trace: WorkloadTrace, changes: NodeChanges) -> ChangedTrac
         *(event for event in later if not _concerns(event, removed)),
     )
     return ChangedTrace(msgspec.structs.replace(trace, events=events), tuple(_notes(devices)))
+
+
+def with_only_nodes(trace: WorkloadTrace, patterns: str) -> WorkloadTrace:
+    """The trace without the nodes whose names match none of the comma-separated shell patterns;
+    empty text keeps all. Pods on the others go as with :func:`with_node_changes`.
+
+    Raises :class:`AuditError` if no node matches a pattern.
+    """
+    names = [*_first_forms(trace.events)]
+    kept: set[str] = set()
+    for pattern in _items(patterns):
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            raise AuditError(f"--only-nodes: {pattern}: no node has such a name")
+        kept.update(matching)
+    others = tuple(name for name in names if kept and name not in kept)
+    return with_node_changes(trace, NodeChanges(removed=others)).trace
 
 
 def with_new_nodes(trace: WorkloadTrace, nodes: Iterable[Node]) -> WorkloadTrace:

@@ -127,10 +127,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             # No pod on any node has a lower priority.
             text = self._not_helpful(len(rows), {NO_VICTIMS: len(rows)})
             return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
-        limit = self._args.num_candidates(len(rows))
-        now_ns = self.handle.cluster.now_ns
-        offset = self.handle.stable_random(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
-        rows = np.concatenate([rows[offset:], rows[:offset]])
+        rows, limit = self.examined(pod, rows)
         search = self.dry_run(state, pod, rows, limit)
         if search.candidates:
             try:
@@ -147,6 +144,14 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         rejected = search.rejected
         text = self._not_helpful(len(rejected), Counter(rejected.values()))
         return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
+
+    def examined(self, pod: PodInfo, rows: RowArray) -> tuple[RowArray, int]:
+        """These rows in the order in which an attempt now examines them, and how many candidates
+        are enough."""
+        now_ns = self.handle.cluster.now_ns
+        offset = self.handle.stable_random(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
+        limit = self._args.num_candidates(len(rows))
+        return np.concatenate([rows[offset:], rows[:offset]]), limit
 
     def _review(self, state: CycleState, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """The candidates that extenders leave (``callExtenders``). Raises
