@@ -28,6 +28,9 @@ settings.load_profile(PROFILE)
 
 SHARED_ENV = "ASCHED_SHARED"
 
+# pytest-xdist sets the width of a terminal for its workers. Commands print as in a pipe here.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:

@@ -375,11 +375,11 @@ def _print_costs(costs: DecisionCosts) -> None:
 def print_unblocking(found: Explanation) -> None:
     if found.unblocking is None:
         return
-    rows = [
-        (_node_and_alike(node), ", ".join(node.rejected_by), change.summary)
-        for node in found.unblocking
-        for change in node.changes
-    ]
+    alike: defaultdict[tuple[str, str], list[NodeUnblocking]] = defaultdict(list)
+    for node in found.unblocking:
+        for change in node.changes:
+            alike[", ".join(node.rejected_by), change.summary].append(node)
+    rows = [(_unblocked(nodes), *change) for change, nodes in alike.items()]
     if rows:
         title = (
             "Each of these changes alone makes the node pass all filters"
@@ -390,10 +390,10 @@ def print_unblocking(found: Explanation) -> None:
         print_text("no single change makes one of the nearest nodes pass all filters")
 
 
-def _node_and_alike(node: NodeUnblocking) -> str:
-    if node.alike:
-        return f"{node.alike + 1} nodes such as {node.node}"
-    return node.node or "(any)"
+def _unblocked(nodes: Sequence[NodeUnblocking]) -> str:
+    number = sum(1 + node.alike for node in nodes)
+    first = nodes[0].node or "(any)"
+    return first if number == 1 else f"{number} nodes such as {first}"
 
 
 def _first(

@@ -146,7 +146,7 @@ def print_table(
 
 def _print_tab_separated(lines: Iterable[Sequence[str]], title: str | None) -> None:
     if title:
-        print(title)
+        print(escape_control(title))
     for line in lines:
         print("\t".join(cell.translate(_LINE_BREAKS) for cell in line))
 

@@ -82,8 +82,18 @@ def test_explain_rejection(journal: Path) -> None:
     assert (code, err) == (0, "")
     assert "recomputed from the journal: identical" in out
     assert "0 of 2 nodes feasible" in out
-    rejections = [line.split()[:2] for line in out.splitlines() if "Unschedulable" in line]
-    assert rejections == [["small", "NodeResourcesFit:"], ["tainted", "TaintToleration:"]]
+    rejections = [line.split("\t") for line in out.splitlines() if "Unschedulable" in line]
+    assert [(number, names) for number, names, _ in rejections] == [
+        ("1", "small"),
+        ("1", "tainted"),
+    ]
+    assert [why.partition(":")[0] for *_, why in rejections] == [
+        "NodeResourcesFit",
+        "TaintToleration",
+    ]
+    _, out, _ = run(journal, "explain", "web", "--attempt", "1", "--all")
+    rejections = [line.split("\t")[:1] for line in out.splitlines() if "Unschedulable" in line]
+    assert rejections == [["small"], ["tainted"]]
 
 
 def test_explain_assignment_names_the_chosen_node(journal: Path) -> None:
@@ -98,7 +108,7 @@ def test_explain_lists_unblocking_changes(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "web", "--attempt", "1")
     [title] = [line for line in out.splitlines() if "pass all filters" in line]
     table = out[out.index(title) :]
-    nodes = [line.split()[0] for line in table.splitlines() if "Fit " in line or "Tol" in line]
+    nodes = [line.split("\t")[0] for line in table.splitlines() if "Fit\t" in line or "Tol" in line]
     assert nodes == ["tainted", "small"], "the node without a shortage is nearer"
     assert "1 cpu more on the node" in table
     assert "the pod tolerates dedicated:NoSchedule" in table

@@ -187,7 +187,7 @@ def run(journal: Path, *args: str) -> tuple[int, str, str]:
 def test_overview_has_one_line_per_pod(journal: Path) -> None:
     code, out, err = run(journal, "--unschedulable")
     assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines() if line.startswith(" default/")] == [
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("default/")] == [
         "default/high", "default/huge",
     ]  # fmt: skip
     assert "2 pod(s)" in out

@@ -47,7 +47,7 @@ def test_equal_attempts_share_a_row_with_the_message(capsys: pytest.CaptureFixtu
     waits = [attempt(number, NO_ROOM) for number in range(3)]
     print_group_history(history(*waits, attempt(3, NO_ROOM, 1), attempt(4, "", 2)))
     table = capsys.readouterr().out.partition("FIRST (UTC)")[2].partition("POD")[0]
-    rows = [line for line in table.splitlines() if line.startswith(" 2026")]
+    rows = [line for line in table.splitlines() if line.startswith("2026")]
     assert [row.split()[3:6] for row in rows[:1]] == [["00:02:00.000", "0", "3"]]
     assert len(rows) == 3
     assert "0/2 placements are available" in rows[0]

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from asched import __version__
 from asched.cli.main import app
 from tests.simulator.test_openb import NODES, PODS
 
@@ -26,8 +28,10 @@ def run(*args: str | Path) -> tuple[int, str, str]:
 
 def figure(out: str, label: str) -> str:
     """A figure in the table."""
-    (line,) = [line for line in out.splitlines() if line.strip().startswith(f"{label}  ")]
-    return line.strip().removeprefix(label).strip()
+    (value,) = [
+        line.partition("\t")[2] for line in out.splitlines() if line.startswith(f"{label}\t")
+    ]
+    return value
 
 
 def test_table_output() -> None:
@@ -154,7 +158,8 @@ def test_configuration_determines_placements(tmp_path: Path) -> None:
     code, out, err = run("simulate", scenario, "--config", config, "-o", "json")
     assert (code, err) == (0, "asched: a simulation does not call extenders\n")
     packed = json.loads(out)
-    assert packed["run"]["name"] == "packing"
+    assert packed["run"]["name"] == str(config)
+    assert packed["notes"] == [f"asched {__version__}; configuration: {config}, seed 0"]
     assert len({pod["node"] for pod in packed["pods"]}) == 1
     spread = json.loads(run("simulate", scenario, "-o", "json")[1])
     assert len({pod["node"] for pod in spread["pods"]}) == 3
@@ -236,3 +241,70 @@ def test_bad_input_is_one_line_and_exit_2(args: tuple[str | Path, ...], message:
     assert (code, out) == (2, "")
     assert err.startswith(message)
     assert len(err.splitlines()) == 1
+
+
+def test_two_configurations_are_compared(tmp_path: Path) -> None:
+    packing = tmp_path / "packing.yaml"
+    packing.write_text(
+        f"{KUBE}profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n"
+        "    args: {scoringStrategy: {type: MostAllocated}}\n"
+    )
+    spreading = tmp_path / "spreading.yaml"
+    spreading.write_text(KUBE)
+    page = tmp_path / "both.html"
+    both = ("--config", spreading, "--config", packing)
+    code, out, err = run("simulate", SCENARIO, *both, "--html", page)
+    assert (code, err) == (0, "")
+    assert f"\t{spreading}\t{packing}\tCHANGE" in out
+    assert f"note: asched {__version__}; configuration: {packing}, seed 0" in out
+    assert "pod(s) placed differently" in out
+    assert str(packing) in page.read_text()
+    report = json.loads(run("simulate", SCENARIO, *both, "-o", "json")[1])
+    names = report["baseline"]["name"], report["candidate"]["name"]
+    assert names == (str(spreading), str(packing))
+    alone = json.loads(run("simulate", SCENARIO, "--config", packing, "-o", "json")[1])
+    assert report["candidate"]["figures"] == alone["run"]["figures"]
+    code, _, err = run("simulate", SCENARIO, *both, "--config", packing)
+    assert (code, "two configurations can be compared" in err) == (2, True)
+    code, _, err = run("simulate", SCENARIO, *both, "--journal", tmp_path / "j.db")
+    assert (code, err) == (2, "asched: --journal: a journal holds one run; give one --config\n")
+
+
+def figures(*args: str | Path) -> dict[str, Any]:
+    code, out, err = run("simulate", SCENARIO, "-o", "json", *args)
+    assert (code, err) == (0, "")
+    report: dict[str, Any] = json.loads(out)
+    return report
+
+
+def test_load_and_nodes_change_the_workload() -> None:
+    plain = figures()
+    more = figures("--load", "2", "--seed", "3")
+    assert more["run"]["figures"]["pods"] == 2 * plain["run"]["figures"]["pods"]
+    assert more["notes"][1:] == ["load 2, seed 3", "100 pods arrive instead of 50"]
+    assert figures("--load", "2", "--seed", "3") == more
+    fewer = figures("--load", "0.5")
+    assert 0 < fewer["run"]["figures"]["pods"] < 50
+    nodes = sorted({pod["node"] for pod in plain["pods"]})
+    only = figures("--only-nodes", nodes[0])
+    assert {pod.get("node", "") for pod in only["pods"]} <= {nodes[0], ""}
+    assert only["notes"][1:] == [f"only nodes {nodes[0]}"]
+    added = figures("--add-nodes", f"{nodes[0]}=2", "--remove-nodes", nodes[1])
+    assert added["notes"][1] == f"2 more like {nodes[0]}, without {nodes[1]}"
+    assert nodes[1] not in {pod.get("node") for pod in added["pods"]}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--only-nodes", "gpu-x*"), "asched: --only-nodes: gpu-x*: no node has such a name\n"),
+        (("--remove-nodes", "absent"), 'asched: --remove-nodes: the history has no node "absent"'),
+        (("--add-nodes", "a"), 'asched: --add-nodes: invalid item "a"'),
+        (("--load", "101"), "asched: Invalid value for '--load'"),
+    ],
+)
+def test_impossible_changes_are_one_line(args: tuple[str, str], message: str) -> None:
+    code, out, err = run("simulate", SCENARIO, *args)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1

@@ -77,7 +77,7 @@ async def test_decisions_of_a_demo_are_reproducible(tmp_path: Path) -> None:
 
 def test_timeout_with_unbound_pods_exits_with_1(tmp_path: Path) -> None:
     done = demo(
-        "--nodes", "20", "--pods", "400", "--over", "0.1", "--timeout", "0", cwd=tmp_path
+        "--nodes", "70", "--pods", "3000", "--over", "0.1", "--timeout", "0", cwd=tmp_path
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "NOT BOUND" in done.stdout

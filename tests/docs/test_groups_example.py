@@ -16,6 +16,7 @@ from asched.audit.pod_group.forms import (
     RejectedNodes,
 )
 from asched.audit.pod_group.history import GroupMemberHistory, PodGroupHistory
+from tests.docs.walkthrough import COLUMNS
 from tests.ui.serving import invoke
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,7 +42,10 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("history.md", "history --group ml/training"),
     ],
 )
-def test_output_is_on_the_page(journal: Path, page: str, command: str) -> None:
+def test_output_is_on_the_page(
+    journal: Path, page: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
     code, out, err = invoke(*command.split(), "--journal", str(journal))
     assert (code, err) == (0, "")
     lines = [line.rstrip() for line in f"$ asched {command}\n{out}".splitlines()]

@@ -123,7 +123,7 @@ class TutorialRun:
         invoke = partial(CliRunner().invoke, app, self._paths(words), env=environment)
         done = await anyio.to_thread.run_sync(invoke)
         assert done.exit_code == 0, done.output
-        return done.stdout
+        return done.stdout.replace(f"{self.folder}/", "")
 
     async def _start(self, words: list[str]) -> None:
         outputs = self.folder / f"output-{words[0]}"
