@@ -183,7 +183,7 @@ def _run(
     return run, (made_by, *changed.notes)
 
 
-def _changed(options: SimulateOptions, trace: WorkloadTrace) -> ChangedTrace:
+def _changed(options: SimulateOptions, found: ChangedTrace) -> ChangedTrace:
     """The workload with the nodes and the load of the options."""
     from asched.audit.whatif.node_changes import (
         ChangedTrace,
@@ -194,7 +194,7 @@ def _changed(options: SimulateOptions, trace: WorkloadTrace) -> ChangedTrace:
     from asched.capacity.load import LoadForecast, with_load
 
     changes = parse_node_changes(options.add_nodes, options.remove_nodes)
-    some = with_only_nodes(trace, options.only_nodes)
+    some = with_only_nodes(found.trace, options.only_nodes)
     nodes = with_node_changes(some, changes)
     loaded = with_load(nodes.trace, LoadForecast(options.load), options.seed)
     notes = [f"load {options.load:g}, seed {options.seed}"] if options.load != 1 else []
@@ -202,7 +202,7 @@ def _changed(options: SimulateOptions, trace: WorkloadTrace) -> ChangedTrace:
         notes.append(f"only nodes {options.only_nodes}")
     if str(changes):
         notes.append(str(changes))
-    return ChangedTrace(loaded.trace, (*notes, *nodes.notes, *loaded.notes))
+    return ChangedTrace(loaded.trace, (*found.notes, *notes, *nodes.notes, *loaded.notes))
 
 
 async def _simulate(
@@ -225,26 +225,28 @@ async def _simulate(
         return simulation.result()
 
 
-def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
+def _trace(options: SimulateOptions, scheduler_name: str) -> ChangedTrace:
     """The workload in the given files, up to ``--until``."""
+    from asched.audit.whatif.node_changes import ChangedTrace
     from asched.audit.whatif.scenarios import scenario_trace
     from asched.cli.simulation import openb_trace
     from asched.config.file import read_text
 
     scenario, nodes, pods = options.scenario, options.openb_nodes, options.openb_pods
     if scenario is not None and nodes is None and pods is None:
-        trace = scenario_trace(read_text(scenario), str(scenario), scheduler_name)
+        text = read_text(scenario)
+        found = ChangedTrace(scenario_trace(text, str(scenario), scheduler_name))
     elif scenario is None and nodes is not None and pods is not None:
-        trace = openb_trace(nodes, pods, scheduler_name)
+        found = openb_trace(nodes, pods, scheduler_name)
     else:
         expected = "a SCENARIO, or --openb-nodes and --openb-pods together"
         raise BadInput(f"expected {expected}; see asched simulate --help")
     if options.until is None:
-        return trace
-    end_ns = trace.begin_ns + _duration_ns("--until", options.until)
-    if trace.end_ns is not None:
-        end_ns = min(end_ns, trace.end_ns)
-    return msgspec.structs.replace(trace, end_ns=end_ns)
+        return found
+    end_ns = found.trace.begin_ns + _duration_ns("--until", options.until)
+    if found.trace.end_ns is not None:
+        end_ns = min(end_ns, found.trace.end_ns)
+    return found._replace(trace=msgspec.structs.replace(found.trace, end_ns=end_ns))
 
 
 def _duration_ns(option: str, text: str) -> int:

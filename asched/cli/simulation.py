@@ -13,14 +13,15 @@ import msgspec
 from asched.audit.timeline import time_of
 from asched.audit.whatif.comparison import Comparison, RunReport, figure_rows
 from asched.audit.whatif.measures import MeasuredRun, to_place
+from asched.audit.whatif.node_changes import ChangedTrace
 from asched.cli.errors import BadInput, InvalidFile
 from asched.cli.output import print_table, print_text
 from asched.config.file import read_text
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import Turn
-from asched.simulator.openb import Table, TraceError, read_openb
-from asched.simulator.trace import EndReason, PodRun, WorkloadRun, WorkloadTrace
+from asched.simulator.openb import Table, TraceError, assumptions, read_openb
+from asched.simulator.trace import EndReason, PodRun, WorkloadRun
 from asched.state.records import AnyRecord
 
 _BATCH: Final = 64
@@ -176,10 +177,14 @@ class JournalWriter:
             await self._journal.append(pending, written_at_ns=self._now_ns)
 
 
-def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
-    """The workload of an openb trace in two CSV files. Raises BadInput, ConfigFileError."""
+def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> ChangedTrace:
+    """The workload of an openb trace in two CSV files, and what is assumed for absent columns.
+
+    Raises BadInput, ConfigFileError.
+    """
     node_table, pod_table = (Table(str(p), read_text(p).splitlines()) for p in (nodes, pods))
     try:
-        return read_openb(node_table, pod_table, scheduler_name)
+        trace = read_openb(node_table, pod_table, scheduler_name)
     except TraceError as error:
         raise InvalidFile([str(error)]) from None
+    return ChangedTrace(trace, assumptions(node_table, pod_table))

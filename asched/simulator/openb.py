@@ -9,7 +9,7 @@ fewer. Units are counted per node. Placement on individual GPUs needs a plugin
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -34,11 +34,17 @@ PODS_PER_NODE: Final = "256"
 BEGIN_NS: Final = int(datetime(2023, 1, 1, tzinfo=UTC).timestamp()) * NS_PER_S
 """Start of the trace, which counts seconds from an unknown time."""
 
-_NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-_POD_COLUMNS = (
-    "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "creation_time",
-    "deletion_time", "scheduled_time",
-)  # fmt: skip
+_NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib")
+_POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_NODE_DEFAULTS: Final = {"gpu": "nodes have no GPUs", "model": "GPUs have no model"}
+_POD_DEFAULTS: Final = {
+    "gpu_spec": "pods may use any GPU model",
+    "qos": "pods have no QoS label",
+    "creation_time": "all pods arrive at the start",
+    "deletion_time": "pods run forever",
+    "scheduled_time": "pods run from their creation to their deletion time",
+}
+"""What holds without a column that some published tables do not have."""
 
 
 class TraceError(ValueError):
@@ -49,14 +55,25 @@ class Table(NamedTuple):
     """The lines of a CSV file and its name for messages."""
 
     name: str
-    lines: Iterable[str]
+    lines: Sequence[str]
+
+
+def assumptions(nodes: Table, pods: Table) -> tuple[str, ...]:
+    """For each optional column that a table lacks: what is assumed instead."""
+    return tuple(
+        f"{table.name} has no column {column}: {assumed}"
+        for table, defaults in ((nodes, _NODE_DEFAULTS), (pods, _POD_DEFAULTS))
+        for column, assumed in defaults.items()
+        if column not in (csv.DictReader(table.lines).fieldnames or ())
+    )
 
 
 def read_openb(nodes: Table, pods: Table, scheduler_name: str) -> WorkloadTrace:
     """The workload trace with pods for ``scheduler_name``.
 
     All nodes exist from the start. A pod that was scheduled in the trace has the same running time
-    here; one that was not is deleted at the same time. Raises :class:`TraceError`.
+    here; one that was not is deleted at the same time. :func:`assumptions` has what replaces
+    columns that are absent. Raises :class:`TraceError`.
     """
     events: list[TraceEvent] = [
         ObjectSet(BEGIN_NS, _node(row)) for row in _rows(nodes, _NODE_COLUMNS, "sn")
@@ -73,9 +90,14 @@ class _Row(NamedTuple):
     place: str
     cells: Mapping[str, str]
 
+    def text(self, column: str) -> str:
+        """Empty for a column that the table does not have. ``nan`` is how pandas writes it."""
+        found = self.cells.get(column, "").strip()
+        return "" if found == "nan" else found
+
     def number(self, column: str, *, default: int | None = None) -> int:
         """A non-negative integer."""
-        text = self.cells[column].strip()
+        text = self.text(column)
         if not text and default is not None:
             return default
         # Tables saved by a spreadsheet contain 12.0 for 12.
@@ -85,8 +107,9 @@ class _Row(NamedTuple):
             raise TraceError(f"{self.place}: {column}: {wanted}, got {text!r}")
         return int(whole)
 
-    def seconds(self, column: str) -> int:
-        return BEGIN_NS + self.number(column) * NS_PER_S
+    def seconds(self, column: str) -> int | None:
+        """A time of the trace in nanoseconds; None without the column."""
+        return BEGIN_NS + self.number(column) * NS_PER_S if column in self.cells else None
 
 
 def _rows(table: Table, columns: tuple[str, ...], key: str) -> Iterator[_Row]:
@@ -111,7 +134,7 @@ def _rows(table: Table, columns: tuple[str, ...], key: str) -> Iterator[_Row]:
 
 
 def _node(row: _Row) -> Node:
-    name, model = row.cells["sn"], row.cells["model"].strip()
+    name, model = row.cells["sn"], row.text("model")
     allocatable: dict[str, str | int | float] = {
         "cpu": f"{row.number('cpu_milli')}m",
         "memory": f"{row.number('memory_mib')}Mi",
@@ -121,7 +144,7 @@ def _node(row: _Row) -> Node:
     gpus = row.number("gpu", default=0)
     if gpus:
         allocatable[GPU_MILLI] = str(gpus * MILLI)
-        labels[GPU_MODEL_LABEL] = model
+        labels |= {GPU_MODEL_LABEL: model} if model else {}
     return Node(
         metadata=ObjectMeta(
             name=name, uid=f"openb-{name}", labels=labels, creation_timestamp=api_time(BEGIN_NS)
@@ -135,12 +158,9 @@ def _node(row: _Row) -> Node:
 
 
 def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
-    name, created_ns, deleted_ns = (
-        row.cells["name"],
-        row.seconds("creation_time"),
-        row.seconds("deletion_time"),
-    )
-    if deleted_ns < created_ns:
+    name, deleted_ns = row.cells["name"], row.seconds("deletion_time")
+    created_ns = row.seconds("creation_time") or BEGIN_NS
+    if deleted_ns is not None and deleted_ns < created_ns:
         raise TraceError(f"{row.place}: deletion_time: expected creation_time or later")
     requests: dict[str, str | int | float] = {
         "cpu": f"{row.number('cpu_milli')}m",
@@ -157,19 +177,21 @@ def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
             name=name,
             namespace="openb",
             uid=uid,
-            labels={QOS_LABEL: row.cells["qos"]},
+            labels={QOS_LABEL: qos} if (qos := row.text("qos")) else {},
             creation_timestamp=api_time(created_ns),
             declared_annotations=shares,
         ),
         spec=PodSpec(
             scheduler_name=scheduler_name,
             containers=(container,),
-            affinity=_affinity(row.cells["gpu_spec"]),
+            affinity=_affinity(row.text("gpu_spec")),
         ),
     )
-    if not row.cells["scheduled_time"].strip():
+    if deleted_ns is None:
+        return [PodCreated(created_ns, pod)]
+    if "scheduled_time" in row.cells and not row.text("scheduled_time"):
         return [PodCreated(created_ns, pod), PodDeleted(deleted_ns, pod.key, uid)]
-    run_ns = max(0, deleted_ns - row.seconds("scheduled_time"))
+    run_ns = max(0, deleted_ns - (row.seconds("scheduled_time") or created_ns))
     return [PodCreated(created_ns, pod, run_ns)]
 
 

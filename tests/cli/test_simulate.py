@@ -179,7 +179,7 @@ def test_openb_trace_is_simulated(tmp_path: Path) -> None:
     )
     nodes.write_text("sn\n")
     code, _, err = run("simulate", "--openb-nodes", nodes, "--openb-pods", pods)
-    missing = "no column cpu_milli, memory_mib, gpu, model"
+    missing = "no column cpu_milli, memory_mib"
     assert (code, err.partition(";")[0]) == (2, f"{nodes}:1: {missing}")
 
 

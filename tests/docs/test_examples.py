@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def example(module: str, name: str) -> type[Plugin]:
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
+    # msgspec evaluates the annotations of arguments in their module.
+    sys.modules[module] = loaded
     spec.loader.exec_module(loaded)
     found: type[Plugin] = getattr(loaded, name)
     return PluginRegistry().including(found).load(name)

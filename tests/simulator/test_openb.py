@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from asched.simulator.openb import (
     GPU_MILLI,
     Table,
     TraceError,
+    assumptions,
     read_openb,
 )
 from asched.simulator.trace import (
@@ -120,7 +122,7 @@ def _before_two(pods: dict[str, PodRun]) -> list[str]:
         (
             NODES.replace("cpu_milli", "cpus"),
             PODS,
-            "nodes.csv:1: no column cpu_milli; expected sn, cpu_milli, memory_mib, gpu, model",
+            "nodes.csv:1: no column cpu_milli; expected sn, cpu_milli, memory_mib",
         ),
         (
             NODES,
@@ -136,7 +138,7 @@ def _before_two(pods: dict[str, PodRun]) -> list[str]:
         (NODES + ",1,1,0,\n", PODS, "nodes.csv:5: sn: expected a name, got nothing"),
         (NODES, PODS.replace(",,LS", ',"",L"S'), ""),
         (NODES, PODS + 'x,"1\n', "pods.csv:8: not CSV: unexpected end of data"),
-        ("", PODS, "nodes.csv:1: no column sn, cpu_milli, memory_mib, gpu, model; expected sn, "),
+        ("", PODS, "nodes.csv:1: no column sn, cpu_milli, memory_mib; expected sn, "),
     ],
 )
 def test_invalid_table_names_line_and_error(nodes: str, pods: str, message: str) -> None:
@@ -146,6 +148,40 @@ def test_invalid_table_names_line_and_error(nodes: str, pods: str, message: str)
     with pytest.raises(TraceError) as caught:
         trace(nodes, pods)
     assert str(caught.value).startswith(message)
+
+
+def _without(table: str, *columns: str) -> str:
+    rows = [*csv.DictReader(table.splitlines())]
+    kept = [name for name in rows[0] if name not in columns]
+    return "\n".join([",".join(kept), *(",".join(row[name] for name in kept) for row in rows)])
+
+
+@pytest.mark.parametrize("absent", [("gpu_spec",), ("qos", "pod_phase"), ("scheduled_time",)])
+def test_absent_columns_have_stated_defaults(absent: tuple[str, ...]) -> None:
+    lacking = _without(PODS, *absent)
+    tables = Table("nodes.csv", NODES.splitlines()), Table("pods.csv", lacking.splitlines())
+    assert [text.partition(": ")[0] for text in assumptions(*tables)] == [
+        f"pods.csv has no column {column}" for column in absent if column != "pod_phase"
+    ]
+    pods = {e.pod.name: e for e in trace(pods=lacking).events if isinstance(e, PodCreated)}
+    assert len(pods) == 7
+    assert (pods["v"].pod.spec.affinity is None) == ("gpu_spec" in absent)
+    assert bool(pods["v"].pod.metadata.labels) == ("qos" not in absent)
+    assert (pods["hopeless"].run_ns is None) == ("scheduled_time" not in absent)
+
+
+def test_tables_without_times_and_models() -> None:
+    times = ("creation_time", "deletion_time", "scheduled_time")
+    nodes, pods = _without(NODES, "model"), _without(PODS, *times)
+    events = trace(nodes, pods).events
+    assert {event.at_ns for event in events} == {BEGIN_NS}
+    created = [event for event in events if isinstance(event, PodCreated)]
+    assert [event.run_ns for event in created] == [None] * 7
+    tables = Table("nodes.csv", nodes.splitlines()), Table("pods.csv", pods.splitlines())
+    assert len(assumptions(*tables)) == 4
+    assert assumptions(*(table._replace(lines=()) for table in tables)) != ()
+    whole = Table("nodes.csv", NODES.splitlines()), Table("pods.csv", PODS.splitlines())
+    assert assumptions(*whole) == ()
 
 
 def _recorded(shared_dir: Path, most_pods: int | None = None) -> WorkloadTrace:
