@@ -19,10 +19,11 @@ from asched.apiserver.errors import (
     summarized,
     unsupported_media_type,
     unsupported_route_media_type,
+    without_containers,
 )
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import json_patch, merge_patch, strategic_merge
-from asched.apiserver.requests import RequestInfo
+from asched.apiserver.requests import CONTAINER_SUBRESOURCES, RequestInfo
 from asched.apiserver.schemas import check_fields, check_request
 from asched.apiserver.selectors import Predicate, both, field_selector, label_selector
 from asched.apiserver.serializers import (
@@ -161,9 +162,13 @@ def _check_fields(info: RequestInfo, obj: Object) -> tuple[str, ...]:
 
 def handle(api: ObjectApi, request: Request) -> Response:
     """Execute the request and encode its response. Raises StatusError."""
-    handler = _HANDLERS.get(request.info.verb)
+    info = request.info
+    handler = _HANDLERS.get(info.verb)
     if handler is None:
         raise method_not_allowed()
+    if info.subresource in CONTAINER_SUBRESOURCES:
+        api.get(info.resource, info.namespace, info.name)
+        raise without_containers()
     return handler(api, request)
 
 
@@ -231,7 +236,6 @@ def _update(api: ObjectApi, request: Request) -> Response:
     info = request.info
     obj = _decode_object(request)
     if info.subresource == "scale":
-        check_request("Scale", obj)
         return _resize(api, request, lambda _: obj)
     warnings = _check_fields(info, obj)
     stored = api.update(

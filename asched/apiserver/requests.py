@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from asched.apiserver.errors import method_not_allowed, unknown_path, without_containers
+from asched.apiserver.errors import method_not_allowed, unknown_path
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 
 _VERBS = {
@@ -17,10 +17,9 @@ _VERBS = {
     "DELETE": "delete",
 }
 _POD_SUBRESOURCES = frozenset({"binding", "eviction", "resize"})
-_CONTAINER_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
-SCALED = frozenset(
-    {"deployments.apps", "replicasets.apps", "statefulsets.apps", "replicationcontrollers"}
-)
+CONTAINER_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+"""Subresources of pods that need containers, which this server does not have."""
+SCALED = frozenset({"deployments.apps", "replicasets.apps", "statefulsets.apps"})
 """Storage keys of the resources with a ``scale`` subresource."""
 _TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
 
@@ -114,6 +113,5 @@ def _has_subresource(resource: ServedResource, subresource: str) -> bool:
         return subresource == "finalize"
     if subresource == "scale":
         return resource.storage_key in SCALED
-    if resource.storage_key == "pods" and subresource in _CONTAINER_SUBRESOURCES:
-        raise without_containers()
-    return resource.storage_key == "pods" and subresource in _POD_SUBRESOURCES
+    served = _POD_SUBRESOURCES | CONTAINER_SUBRESOURCES
+    return resource.storage_key == "pods" and subresource in served

@@ -70,7 +70,7 @@ def test_new_plugin_runs_in_demo(environment: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert "6 passed" in step(environment, folder, "pytest", "-p", "no:cacheprovider")
     assert re.search(
-        r"RackFiller +rack-filler +0\.1\.0 +filter, score",
+        r"RackFiller\track-filler\t0\.1\.0\tfilter, score",
         step(environment, folder, "asched", "plugins", "list"),
     )
     checked = step(environment, folder, "asched", "plugins", "check", "rack-filler").splitlines()

@@ -30,9 +30,9 @@ def test_small_demo_binds_all_schedulable_pods(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert not [event for event in logged(done.stderr) if event["level"] == "error"]
     out = done.stdout
-    assert re.search(r"schedulable pods +120\s", out)
-    assert re.search(r"bound +120\s", out)
-    assert re.search(r"observed to bound +p50 \d+ ms, p99 \d+ ms", out)
+    assert re.search(r"schedulable pods\t120\s", out)
+    assert re.search(r"bound\t120\s", out)
+    assert re.search(r"observed to bound\tp50 \d+ ms, p99 \d+ ms", out)
     assert "Insufficient nvidia.com/gpu" in out
     assert "gated by SchedulingGates" in out
     assert re.search(r"bound 120/120", out), "a progress line, because this is not a terminal"
