@@ -2,8 +2,9 @@
 
 One pod that changes its labels many times a second would fill the journal. A namespace gets a burst
 of bytes and a rate for updates that its tenants can cause at will and that are no step of a pod's
-life: labels, annotations and images of pods, and objects such as Services. Beyond that the newest
-form of each object is held back, and replaces an earlier one, until the budget allows its record.
+or claim's life: labels, annotations, images and resources of pods, and objects such as Services.
+Beyond that the newest form of each object is held back, and replaces an earlier one, until the
+budget allows its record.
 The pod that is decided next is recorded at once. To decisions this is the same as a slow watch, so
 a replay repeats them: it reads records only.
 """
@@ -18,9 +19,10 @@ import msgspec
 from asched.core.inputs import Upserted
 from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, PodGroup
-from asched.model.pod import Container, Pod
+from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, WatchedResource
+from asched.model.storage import PersistentVolumeClaim
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 
@@ -40,6 +42,7 @@ _HELD_TYPES: Final = frozenset(
         Resource.STATEFUL_SETS.type,
         Resource.POD_DISRUPTION_BUDGETS.type,
         Resource.RESOURCE_CLAIMS.type,
+        PersistentVolumeClaim,
         PodGroup,
         *CUSTOM_POD_GROUPS,
         CustomObject,
@@ -175,12 +178,14 @@ def _is_deferrable(state: ClusterState, record: r.AnyRecord) -> bool:
             return _keeps_status(state.pods[record.key].info.pod, record)
         case r.ObjectObserved(object=Pod() as pod):
             entry = state.entry(pod.key, pod.uid)
-            return entry is not None and _differs_in_metadata_or_images(entry.info.pod, pod)
+            return entry is not None and _is_at_same_step(entry.info.pod, pod)
         case r.ObjectObserved(object=observed) if type(observed) in _HELD_TYPES:
             stored = state.object_store.of_kind(type(observed)).get(observed.key)
             if stored is None or not observed.namespace or stored.uid != observed.uid:
                 return False
             if stored.metadata.deletion_timestamp != observed.metadata.deletion_timestamp:
+                return False
+            if isinstance(stored, PersistentVolumeClaim) and _differs_in_volume(stored, observed):
                 return False
             # A status comes from a controller, which may wait until it is seen.
             return getattr(stored, "status", None) == getattr(observed, "status", None)
@@ -199,23 +204,16 @@ def _keeps_status(old: Pod, update: r.PodUpdated) -> bool:
     )
 
 
-def _differs_in_metadata_or_images(old: Pod, new: Pod) -> bool:
-    if new.metadata.deletion_timestamp != old.metadata.deletion_timestamp:
-        return False
-    spec = msgspec.structs.replace(
-        new.spec,
-        containers=_with_images(new.spec.containers, old.spec.containers),
-        init_containers=_with_images(new.spec.init_containers, old.spec.init_containers),
+def _is_at_same_step(old: Pod, new: Pod) -> bool:
+    """Whether the pod differs in nothing that a step of its life changes."""
+    return (
+        new.metadata.deletion_timestamp == old.metadata.deletion_timestamp
+        and new.spec.node_name == old.spec.node_name
+        and new.spec.scheduling_gates == old.spec.scheduling_gates
+        and new.status == old.status
     )
-    return spec == old.spec and new.status == old.status
 
 
-def _with_images(
-    containers: tuple[Container, ...], of: tuple[Container, ...]
-) -> tuple[Container, ...]:
-    if len(containers) != len(of):
-        return containers
-    return tuple(
-        msgspec.structs.replace(container, image=other.image)
-        for container, other in zip(containers, of, strict=True)
-    )
+def _differs_in_volume(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
+    """Whether the volume controller bound the claim to a volume, or released it."""
+    return new.spec.volume_name != old.spec.volume_name or new.fully_bound != old.fully_bound

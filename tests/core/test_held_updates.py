@@ -13,10 +13,11 @@ from asched.core.held_updates import BURST_BYTES, RATE_BYTES_PER_S
 from asched.core.inputs import Deleted, Listed, Upserted
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.model.custom import CustomDefinition, CustomObject, CustomResource
-from asched.model.meta import ObjectMeta
-from asched.model.pod import Pod
+from asched.model.meta import Annotations, ObjectMeta
+from asched.model.pod import Pod, Toleration
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, custom_resource
+from asched.model.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
 from asched.model.workloads import Service, ServiceSpec
 from asched.state import records as r
 from tests.core.test_scheduler import START_NS, new_fold, started, upserted
@@ -211,6 +212,46 @@ def test_images_and_services_are_held_back(flooded: Flooded) -> None:
     assert images.object == with_image("two")
     assert isinstance(changed, r.ObjectObserved)
     assert changed.object == service("second").object
+
+
+def test_resources_and_tolerations_are_held_back(flooded: Flooded) -> None:
+    def changed(cpu: str, *keys: str) -> Pod:
+        pod = bound(a_pod("loud", {"cpu": cpu}), "n0")
+        tolerations = tuple(Toleration(key=key, operator="Exists") for key in keys)
+        spec = msgspec.structs.replace(pod.spec, tolerations=tolerations)
+        return msgspec.structs.replace(flooded.pod, spec=spec)
+
+    flooded.core.observe(upserted(changed("2")))
+    flooded.core.observe(upserted(changed("2", "a")))
+    assert recorded(flooded.core) == []
+    moved = changed("3")
+    on_another_node = msgspec.structs.replace(moved.spec, node_name="n1")
+    flooded.core.observe(upserted(msgspec.structs.replace(moved, spec=on_another_node)))
+    assert len(recorded(flooded.core)) == 1
+
+
+def test_open_gate_is_not_held_back(flooded: Flooded) -> None:
+    gated = a_pod("gated", gates=("a", "b"))
+    flooded.core.observe(upserted(gated))
+    flooded.core.observe(upserted(a_pod("gated", gates=("b",))))
+    assert [type(record) for record in recorded(flooded.core)] == [r.ObjectObserved] * 2
+
+
+def test_claims_are_held_back_until_they_are_bound(flooded: Flooded) -> None:
+    def claim(node: str, **spec: str) -> Upserted:
+        annotations = Annotations(selected_node=node)
+        meta = ObjectMeta(name="c", namespace="default", uid="c", annotations=annotations)
+        of_claim = PersistentVolumeClaimSpec(**spec)  # type: ignore[arg-type]
+        return Upserted(
+            Resource.PERSISTENT_VOLUME_CLAIMS, PersistentVolumeClaim(metadata=meta, spec=of_claim)
+        )
+
+    flooded.core.observe(claim("n0"))
+    assert len(recorded(flooded.core)) == 1
+    flooded.core.observe(claim("n1" * 10_000))
+    assert recorded(flooded.core) == []
+    flooded.core.observe(claim("n1", volume_name="pv"))
+    assert len(recorded(flooded.core)) == 1
 
 
 actions = st.lists(
