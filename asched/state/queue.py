@@ -218,7 +218,8 @@ class SchedulingQueue:
         in_flight = self._attempts.find(info.key)
         if in_flight is not None:
             in_flight.info = info
-            self._attempts.events.extend(events)
+            for event in events:
+                self._attempts.add_event(event)
             return
         pod = self.find_queued(info.key)
         if pod is None:
@@ -299,7 +300,10 @@ class SchedulingQueue:
         self._attempts.end(key)
         self._waiting.add_unschedulable(pod)
         self.incoming[UNSCHEDULABLE, ATTEMPT_FAILURE] += 1
-        self._requeue_by_events(pod, missed, now_ns)
+        if missed is None:
+            self._requeue(pod, now_ns, TIMEOUT)
+        else:
+            self._requeue_by_events(pod, missed, now_ns)
 
     def requeue_now(self, key: str, now_ns: int) -> None:
         """The attempt was rejected, but its cause is already gone: the pod is active again, before
@@ -366,7 +370,7 @@ class SchedulingQueue:
     def move_on_event(self, queued_event: QueuedClusterEvent, now_ns: int) -> None:
         """Requeue the pods that the event may help (``MoveAllToActiveOrBackoffQueue``)."""
         if self._attempts.by_key:
-            self._attempts.events.append(queued_event)
+            self._attempts.add_event(queued_event)
         if self._waiting.by_plugin:
             pods, selected = self._waiting.selected(self._hints, queued_event)
             for pod in pods:

@@ -2,7 +2,9 @@
 
 Cluster events between a pod's decision and the end of its binding are kept for it: should the
 attempt be rejected, its queueing hints decide about them (``inFlightPods`` and ``inFlightEvents``
-of kube-scheduler).
+of kube-scheduler). A binding may take ten minutes, and events hold pods that no longer exist, so
+the oldest events are dropped beyond a limit. An attempt that missed them is repeated if it is
+rejected.
 """
 
 from __future__ import annotations
@@ -11,9 +13,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import islice
+from typing import Final
+
+import msgspec
 
 from asched.framework.pod_info import QueuedPod
 from asched.state.cluster_events import QueuedClusterEvent
+
+MAX_EVENTS: Final = 4096
+_CHUNK: Final = 512
+"""The size of the newest events is checked after this many."""
+_MAX_CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""JSON of the objects of that many events: 8 KiB for each, ten times as much as usual."""
+
+_encode = msgspec.json.Encoder().encode
 
 RunningAttempt = tuple[QueuedPod, int]
 """A pod, and the number of the first event since its attempt began."""
@@ -53,9 +66,31 @@ class RunningAttempts:
         """An attempt that is continued keeps the events since it began."""
         self.by_key.setdefault(pod.info.key, (pod, self._events_end))
 
-    def missed_events(self, key: str) -> list[QueuedClusterEvent]:
-        """The events since the attempt began. Raises KeyError if none of that key runs."""
+    def add_event(self, queued_event: QueuedClusterEvent) -> None:
+        """Keep an event, and drop the oldest ones if they are too many or too large. That depends
+        on the kept events only, so a restored state drops the same."""
+        events = self.events
+        events.append(queued_event)
+        if len(events) < _CHUNK or self._events_end % _CHUNK:
+            return
+        newest = islice(reversed(events), _CHUNK)
+        size_bytes = sum(len(_encode(event.old or event.new)) for event in newest)
+        if size_bytes > _MAX_CHUNK_BYTES:
+            self._keep(_CHUNK // 2)
+        elif len(events) > MAX_EVENTS:
+            self._keep(MAX_EVENTS // 2)
+
+    def _keep(self, most: int) -> None:
+        while len(self.events) > most:
+            self.events.popleft()
+            self.events_start += 1
+
+    def missed_events(self, key: str) -> list[QueuedClusterEvent] | None:
+        """The events since the attempt began; None if some of them were dropped. Raises KeyError if
+        none of that key runs."""
         _, events_from = self.by_key[key]
+        if events_from < self.events_start:
+            return None
         return [*islice(self.events, events_from - self.events_start, None)]
 
     def end(self, key: str) -> None:

@@ -31,6 +31,7 @@ from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.fold import FoldError
+from asched.state.running_attempts import MAX_EVENTS
 from tests.state.description import active_in_order
 from tests.state.objects import a_node, a_pod, bound, labelled
 from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold, loader, profile_of
@@ -574,3 +575,37 @@ def test_checkpoint_keeps_the_order_of_early_pods() -> None:
         keys.append(head.info.key)
         restored.pop(head.info.key)
     assert keys == ["default/q", "default/p", "default/r"]
+
+
+def flood(queue: Queue, events: int, *, label_bytes: int = 10) -> None:
+    """Label updates of a pod on a node."""
+    for number in range(events):
+        pod = bound(a_pod("loud", labels={"l": f"{number}" + "x" * label_bytes}), "n0")
+        queue.fold.apply(r.ObjectObserved(pod))
+
+
+@pytest.mark.parametrize(("events", "label_bytes"), [(5_000, 10), (600, 10_000)])
+def test_events_for_a_pod_in_flight_are_limited(events: int, label_bytes: int) -> None:
+    queue = Queue()
+    queue.see(a_pod("waits-for-volumes"))
+    assigned = queue.assign()
+    flood(queue, events, label_bytes=label_bytes)
+    assert len(queue.queue.events) < min(events, MAX_EVENTS)
+    restored = restore(
+        checkpoint_of(queue.fold.state), loader(SchedulingGates, NodeWatcher, RoomWatcher)
+    )
+    assert len(restored.state.queue.events) == len(queue.queue.events)
+    queue.unbind(assigned, Code.UNSCHEDULABLE, "NodeWatcher")
+    # One of the dropped events may have helped it.
+    assert "default/waits-for-volumes" in queue.queue.backoff
+    assert not queue.queue.events
+
+
+def test_few_events_for_a_pod_in_flight_are_kept() -> None:
+    queue = Queue()
+    queue.see(a_pod("waits-for-volumes"))
+    assigned = queue.assign()
+    flood(queue, 600)
+    assert len(queue.queue.events) == 600
+    queue.unbind(assigned, Code.UNSCHEDULABLE, "NodeWatcher")
+    assert "default/waits-for-volumes" in queue.queue.unschedulable
