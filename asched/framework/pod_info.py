@@ -79,12 +79,15 @@ class PodShape:
         "scoring_asks",
         "scoring_cpu_milli",
         "scoring_memory_bytes",
+        "size_bytes",
         "tolerations",
         "volume_images",
     )
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: Pod, size_bytes: int) -> None:
         spec = pod.spec
+        self.size_bytes = size_bytes
+        """JSON of these parts of the pod: a measure of the memory that it takes."""
         self.requests: Amounts = pod_requests(pod)
         """Effective requests: cpu in thousandths, others in whole units."""
         self.scoring_cpu_milli, self.scoring_memory_bytes = pod_scoring_requests(pod)
@@ -136,7 +139,7 @@ def shape_of(pod: Pod) -> PodShape:
     key = _encode(parts)
     shape = _shapes.get(key)
     if shape is None:
-        shape = PodShape(pod)
+        shape = PodShape(pod, len(key))
         _shapes[key] = shape
     return shape
 

@@ -122,10 +122,20 @@ PodTerms = Mapping[TermKind, Sequence[WeightedTerm]]
 """The affinity terms of a pod. Every kind has an entry."""
 
 
-@lru_cache(maxsize=1024)
 def terms_of(shape: PodShape, namespace: str) -> PodTerms:
-    """The terms of pods of a shape in a namespace; the same object for equal arguments."""
+    """The terms of pods of a shape in a namespace; usually the same object for equal arguments."""
+    known = _large_terms_of if shape.size_bytes > _LARGE_BYTES else _small_terms_of
+    return known(shape, namespace)
+
+
+def _every_term_of(shape: PodShape, namespace: str) -> PodTerms:
     return {kind: _terms(shape.affinity, namespace, kind) for kind in TermKind}
+
+
+_LARGE_BYTES = 4096
+"""Larger shapes may have a hundred terms, of which a thousand would take hundreds of MB."""
+_small_terms_of = lru_cache(maxsize=1024)(_every_term_of)
+_large_terms_of = lru_cache(maxsize=64)(_every_term_of)
 
 
 def _terms(affinity: Affinity | None, namespace: str, kind: TermKind) -> Sequence[WeightedTerm]:

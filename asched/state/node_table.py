@@ -53,9 +53,9 @@ from asched.state.unoffered_requests import ELSEWHERE
 KEPT_PODS = 512
 """The last changes of pods, which are always in the log."""
 _MAX_LOGGED_PARTS = 8 * LOG_LENGTH
-"""Labels of all pods that are added to the pod log before it starts over: about 80 MB."""
-_PARTS_OF_TERMS = 16
-"""What the affinity of a pod counts as."""
+"""Parts of all pods that are added to the pod log before it starts over: about 80 MB."""
+_BYTES_OF_PART = 64
+"""Of the JSON of a pod's shape. A label is a part, too."""
 
 
 class NodeTable(NodeTableView):
@@ -314,7 +314,7 @@ class NodeTable(NodeTableView):
 
     def _log_pod(self, row: int, pod: PodInfo, sign: int) -> None:
         """The log keeps pods in memory: it is cut after many large ones."""
-        self._logged_parts += len(pod.labels) + (_PARTS_OF_TERMS if pod.shape.names_pods else 0)
+        self._logged_parts += len(pod.labels) + pod.shape.size_bytes // _BYTES_OF_PART
         if self._logged_parts > _MAX_LOGGED_PARTS:
             self._logged_parts = 0
             self._pod_log.trim(KEPT_PODS)
