@@ -5,6 +5,7 @@ from __future__ import annotations
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import Status
 from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
+from asched.state.attempt_budget import FREE_REQUIREMENTS
 from asched.state.attempt_costs import AttemptCosts
 from asched.state.cluster import ClusterState
 from asched.state.records import Rejected
@@ -61,8 +62,9 @@ def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
 def _put_off_message(costs: AttemptCosts, info: PodInfo) -> str:
     count = term_count(info.pod.spec)
     what = "affinity terms and spread constraints"
-    if not count:
-        count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
+    requirements = node_requirement_count(info.pod.spec)
+    if not count and requirements > FREE_REQUIREMENTS:
+        count, what = requirements, "requirements of node selector and affinity"
     if not count:
         count, what = len(info.pod.spec.resource_claims), "resource claims"
     if not count and costs.yields(info):
@@ -76,7 +78,11 @@ def _put_off_message(costs: AttemptCosts, info: PodInfo) -> str:
             f" and namespace {info.namespace} used up its share of decision time"
         )
     if not count:
-        count, what = len(info.shape.requests), "requests for resources of devices"
+        count, what = max(
+            (len(info.shape.requests), "requests for resources of devices"),
+            (len(info.shape.ports), "host ports"),
+            (len(info.pod.spec.volumes), "volumes"),
+        )
     return (
         f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
         " its share of decision time"

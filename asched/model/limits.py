@@ -140,14 +140,16 @@ def pod_terms(spec: PodSpec) -> Iterator[PodAffinityTerm]:
 
 
 def node_requirement_count(spec: PodSpec) -> int:
-    """The number of requirements of required and preferred node affinity."""
+    """The number of requirements of the node selector, and of required and preferred node
+    affinity."""
+    count = len(spec.node_selector or ())
     affinity = None if spec.affinity is None else spec.affinity.node_affinity
     if affinity is None:
-        return 0
+        return count
     terms = [preferred.preference for preferred in affinity.preferred]
     if affinity.required is not None:
         terms += affinity.required.node_selector_terms
-    return sum(len(term.match_expressions) + len(term.match_fields) for term in terms)
+    return count + sum(len(term.match_expressions) + len(term.match_fields) for term in terms)
 
 
 # -- pods -----------------------------------------------------------------------------------------
@@ -369,10 +371,10 @@ def _selector_values(spec: PodSpec) -> int:
             count += sum(map(_node_values, node_affinity.required.node_selector_terms))
         count += sum(_node_values(preferred.preference) for preferred in node_affinity.preferred)
     for term in _terms(affinity):
-        count += _label_values(term.label_selector) + _label_values(term.namespace_selector)
+        count += label_values(term.label_selector) + label_values(term.namespace_selector)
         count += len(term.namespaces) + len(term.match_label_keys) + len(term.mismatch_label_keys)
     for constraint in spec.topology_spread_constraints:
-        count += _label_values(constraint.label_selector) + len(constraint.match_label_keys)
+        count += label_values(constraint.label_selector) + len(constraint.match_label_keys)
     return count
 
 
@@ -381,7 +383,8 @@ def _node_values(term: NodeSelectorTerm) -> int:
     return 1 + sum(1 + len(requirement.values) for requirement in requirements)
 
 
-def _label_values(selector: LabelSelector | None) -> int:
+def label_values(selector: LabelSelector | None) -> int:
+    """The number of requirements and values of a selector."""
     if selector is None:
         return 0
     values = sum(1 + len(requirement.values) for requirement in selector.match_expressions)

@@ -1,10 +1,11 @@
 """A budget of decision time for each namespace, so that expensive pods of one do not delay others.
 
 Most attempts cost the same and are free. One for a pod with many pod affinity terms, topology
-spread constraints or requirements of node affinity takes time in proportion to the cluster, and so
-does preemption for a pod with any term. It is charged to its namespace by counted steps, never by
-measured time: a replay charges the same. With few terms, and with claims for devices, the first
-attempt for pods of a form is charged (:mod:`asched.state.charged_forms`).
+spread constraints, requirements of node affinity, host ports or unbound volumes takes time in
+proportion to the cluster, and so does preemption for a pod with any term or host port. It is
+charged to its namespace by counted steps, never by measured time: a replay charges the same. With
+few terms, and with claims for devices, the first attempt for pods of a form is charged
+(:mod:`asched.state.charged_forms`).
 
 Short attempts, and searches for victims of pods without terms, are charged only while pods of other
 namespaces wait to be attempted. Beyond its budget such a pod is attempted as soon as none of them
@@ -18,11 +19,14 @@ attempt is already charged: the generic cell rate algorithm, with a queue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from asched.model.limits import node_requirement_count, term_count
+from asched.model.limits import label_values, node_requirement_count, term_count
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
+from asched.model.requests import host_ports
+from asched.model.storage import PersistentVolumeClaim
 
 Times = tuple[tuple[str, int], ...]
 """By namespace."""
@@ -34,7 +38,9 @@ FREE_REQUIREMENTS: Final = 64
 NODES_PER_STEP: Final = 8
 """Nodes that are compared with a requirement in one step."""
 PREEMPTION_STEPS: Final = 2500
-"""For each node: with terms or constraints, nodes are tried one at a time."""
+"""For each node: with terms, constraints or host ports, nodes are tried one at a time."""
+_NODES_PER_CLAIM_STEP: Final = 64
+"""Nodes that are compared in one step of choosing different volumes for the claims of a pod."""
 STEPS_PER_CANDIDATE: Final = 1500
 """For each node where victims are selected for a pod without terms: 60 microseconds."""
 _MIN_CANDIDATES: Final = 100
@@ -67,6 +73,16 @@ def attempt_steps(pod: Pod, nodes: int, pods: int) -> int:
     steps = terms * (nodes + pods) if terms > FREE_TERMS else 0
     if requirements > FREE_REQUIREMENTS:
         steps += requirements * nodes // NODES_PER_STEP
+    steps += len(host_ports(pod)) * nodes
+    return steps if steps > FREE_STEPS else 0
+
+
+def volume_steps(claims: Sequence[PersistentVolumeClaim], nodes: int, volumes: int) -> int:
+    """The estimated steps of matching the unbound claims of a pod with volumes; 0 if it is free.
+
+    Each claim is compared with the choices of those before, for each of these in turn."""
+    steps = len(claims) ** 3 * nodes // _NODES_PER_CLAIM_STEP
+    steps += volumes * sum(label_values(claim.spec.selector) for claim in claims)
     return steps if steps > FREE_STEPS else 0
 
 
@@ -82,11 +98,12 @@ def preemption_steps(pod: Pod, nodes: int) -> int:
     steps = nodes * PREEMPTION_STEPS
     if steps <= FREE_STEPS or pod.spec.preemption_policy == "Never":
         return 0
-    return steps if term_count(pod.spec) else 0
+    return steps if term_count(pod.spec) or host_ports(pod) else 0
 
 
 def plain_preemption_steps(pod: Pod, nodes: int) -> int:
-    """The estimated steps of the search for victims of a pod without terms; 0 if it is free."""
+    """The estimated steps of the search for victims of a pod without terms and host ports; 0 if it
+    is free."""
     if pod.spec.preemption_policy == "Never":
         return 0
     steps = min(nodes, max(_MIN_CANDIDATES, nodes // 10)) * STEPS_PER_CANDIDATE

@@ -9,6 +9,7 @@ from asched.framework.pod_groups import WITHOUT_NODE, group_of
 from asched.framework.pod_info import PodInfo
 from asched.model.pod import Pod
 from asched.model.resource_claims import DeviceClass, ResourceClaim
+from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 from asched.state import attempt_budget
 from asched.state.attempt_budget import (
     attempt_steps,
@@ -16,6 +17,7 @@ from asched.state.attempt_budget import (
     gang_steps,
     plain_preemption_steps,
     preemption_steps,
+    volume_steps,
 )
 from asched.state.charged_forms import TermForms
 from asched.state.claim_searches import (
@@ -41,9 +43,12 @@ class AttemptCosts:
         self._term_forms = TermForms()
 
     def is_cheap(self, info: PodInfo) -> bool:
-        """Whether the pod has no affinity, constraints and devices: its attempts are free."""
+        """Whether the pod has no affinity, constraints and devices, and few requirements, host
+        ports and volumes: its attempts are free."""
         spec = info.pod.spec
         if spec.affinity is not None or spec.topology_spread_constraints or spec.resource_claims:
+            return False
+        if (spec.node_selector or spec.volumes or info.shape.ports) and self._own_steps(info):
             return False
         if DeviceClass not in self._state.object_store.by_kind:
             return True
@@ -52,26 +57,41 @@ class AttemptCosts:
     def of_attempt(self, info: PodInfo, *, preemption: bool) -> int:
         """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
         search for victims are included if there can be any."""
+        nodes, steps = self._state.nodes.cluster_size, self._own_steps(info)
+        if preemption and self._has_victims(info):
+            steps += preemption_steps(info.pod, nodes) + self._gang_steps(info)
+            if self.searches_beside_others(info):
+                steps += plain_preemption_steps(info.pod, nodes)
+        return steps
+
+    def _own_steps(self, info: PodInfo) -> int:
+        """The estimated steps of an attempt without a search for victims; 0 if it is free."""
         state, pod = self._state, info.pod
         nodes = state.nodes.cluster_size
         steps = attempt_steps(pod, nodes, len(state.pods))
-        if preemption and self._has_victims(info):
-            steps += preemption_steps(pod, nodes) + self._gang_steps(info)
-            if self.searches_beside_others(info):
-                steps += plain_preemption_steps(pod, nodes)
+        if pod.spec.volumes:
+            volumes = len(state.objects(PersistentVolume))
+            steps += volume_steps(self._unbound_claims(pod), nodes, volumes)
         return steps
+
+    def _unbound_claims(self, pod: Pod) -> list[PersistentVolumeClaim]:
+        found = self._state.objects(PersistentVolumeClaim)
+        named = [v.persistent_volume_claim for v in pod.spec.volumes]
+        claims = (found.get(f"{pod.namespace}/{name.claim_name}") for name in named if name)
+        return [claim for claim in claims if claim is not None and not claim.spec.volume_name]
 
     def is_charged(self, info: PodInfo) -> bool:
         """Whether a pod that is cheap otherwise is charged if it is rejected now."""
         return self.checks_gang(info) or self.searches_beside_others(info)
 
     def searches_beside_others(self, info: PodInfo) -> bool:
-        """Whether a search for victims of a cheap pod takes long, and pods of other namespaces
-        wait to be attempted."""
+        """Whether a search for victims of a pod without terms and host ports takes long, and pods
+        of other namespaces wait to be attempted."""
+        nodes = self._state.nodes.cluster_size
         return (
             self._has_victims(info)
-            and plain_preemption_steps(info.pod, self._state.nodes.cluster_size) > 0
-            and self.is_cheap(info)
+            and plain_preemption_steps(info.pod, nodes) > 0
+            and not preemption_steps(info.pod, nodes)
             and self._others_wait(info.namespace)
         )
 

@@ -7,14 +7,23 @@ from itertools import pairwise
 
 import pytest
 
+from asched.framework.pod_info import PodInfo
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, decode
+from asched.model.selectors import LabelSelector, LabelSelectorRequirement
+from asched.model.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
 from asched.state import attempt_budget
-from asched.state.attempt_budget import BURST_NS, AttemptBudgets, attempt_steps
+from asched.state.attempt_budget import (
+    BURST_NS,
+    AttemptBudgets,
+    attempt_steps,
+    preemption_steps,
+    volume_steps,
+)
 from asched.state.records import Assigned, Rejected
 from tests.core.hostile import HostileCore
-from tests.security.hostile_objects import Json, a_pod, terms_at_limit
+from tests.security.hostile_objects import Json, a_pod, metadata, terms_at_limit
 
 
 @pytest.fixture(autouse=True)
@@ -155,10 +164,57 @@ def test_ordinary_pods_are_free() -> None:
     assert _steps(evil(1)) == 128 * 55_000
 
 
+def test_node_selectors_and_host_ports_are_charged() -> None:
+    few, many = ({f"k{i}": "v" for i in range(count)} for count in (64, 2000))
+    assert _steps(a_pod("few", 1, nodeSelector=few)) == 0
+    assert _steps(a_pod("many", 1, nodeSelector=many)) == 2000 * 5000 // 8
+    ports = [{"containerPort": i, "hostPort": i} for i in range(1, 1001)]
+    assert _steps(a_pod("ports", 1, containers=[{"name": "c", "ports": ports}])) == 5_000_000
+
+
+def test_host_ports_are_charged_in_a_search_for_victims() -> None:
+    def steps(**port: int) -> int:
+        made = a_pod("p", 1, containers=[{"name": "c", "ports": [{"containerPort": 1, **port}]}])
+        return preemption_steps(_pod(made), 5_000)
+
+    assert steps() == 0
+    assert steps(hostPort=1) == 5_000 * attempt_budget.PREEMPTION_STEPS
+
+
+def test_unbound_claims_are_charged() -> None:
+    def claims(count: int, values: int = 0) -> list[PersistentVolumeClaim]:
+        expression = LabelSelectorRequirement("k", "In", ("v",) * values)
+        selector = LabelSelector(match_expressions=(expression,)) if values else None
+        spec = PersistentVolumeClaimSpec(selector=selector)
+        return [PersistentVolumeClaim(spec=spec) for _ in range(count)]
+
+    assert volume_steps(claims(2), 5_000, 20_000) == 0
+    assert volume_steps(claims(3, values=1000), 5_000, 2_000) > 6_000_000
+
+
+def test_pods_with_few_claims_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = HostileCore()
+    volumes = []
+    for number in range(60):
+        name = f"claim-{number}"
+        claim = {"metadata": metadata("claim", number), "spec": {"storageClassName": "late"}}
+        core.see(Resource.PERSISTENT_VOLUME_CLAIMS, claim)
+        volumes.append({"name": name, "persistentVolumeClaim": {"claimName": name}})
+    costs = core.state.guards.costs
+    assert costs.is_cheap(PodInfo(_pod(a_pod("few", 1, volumes=volumes[:2]))))
+    many = PodInfo(_pod(a_pod("many", 1, volumes=volumes)))
+    assert not costs.is_cheap(many)
+    assert costs.of_attempt(many, preemption=False) == 60**3 * 10 // 64
+
+
 def _steps(made: Json) -> int:
+    return attempt_steps(_pod(made), 5_000, 50_000)
+
+
+def _pod(made: Json) -> Pod:
     pod = decode(Resource.PODS, json.dumps(made).encode())
     assert isinstance(pod, Pod)
-    return attempt_steps(pod, 5_000, 50_000)
+    return pod
 
 
 def test_budget_is_paid_back() -> None:

@@ -79,6 +79,21 @@ def test_pods_of_others_go_first_beyond_the_budget() -> None:
     core.verify_replay()
 
 
+def test_node_affinity_does_not_make_searches_free() -> None:
+    core = full_cluster()
+    anywhere = {"key": "kubernetes.io/hostname", "operator": "Exists"}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [anywhere]}]}
+    rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    for number in range(PREEMPTORS):
+        pod = preemptor(number)
+        pod["spec"]["affinity"] = rule
+        core.see(Resource.PODS, pod)
+    core.innocent(0)
+    core.decide()
+    assert len(put_off(core)) > PREEMPTORS // 2
+    core.verify_replay()
+
+
 def test_pods_have_their_turns_while_others_wait() -> None:
     core = full_cluster()
     for number in range(PREEMPTORS):
