@@ -12,7 +12,7 @@ from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.model.meta import Object
-from asched.plugins.volume_binding.plugin import VolumeBinding
+from asched.plugins.volume_binding.plugin import MAX_MATCHED_CLAIMS, VolumeBinding
 from asched.state.cluster import ClusterState
 from tests.plugins.volume_clusters import (
     a_claim,
@@ -164,6 +164,40 @@ def test_smallest_fitting_volume_is_used_once() -> None:
         "large": "pv-5",
     }
     assert scheduler.volumes_for(pod_with("huge", name="q"), "n") == {"huge": "pv-8"}
+
+
+def test_too_many_claims_for_existing_volumes_are_rejected() -> None:
+    """The time to choose a volume for each is cubic in their number."""
+    names = [f"claim-{number:03}" for number in range(MAX_MATCHED_CLAIMS + 1)]
+    scheduler = Scheduler(
+        a_node("n"),
+        late_class(),
+        late_class("made", "csi.example"),
+        *(late_volume(f"pv-{number}") for number in range(len(names))),
+        *(late_claim(name) for name in names),
+        *(late_claim(f"{name}-made", storageClassName="made") for name in names),
+    )
+    refused = scheduler.refused(pod_with(*names))
+    assert isinstance(refused, Status)
+    assert refused.message == "too expensive: 65 claims for existing volumes, at most 64"
+    assert len(scheduler.volumes_for(pod_with(*names[1:]), "n")) == 64
+    assert scheduler.refused(pod_with(*(f"{name}-made" for name in names))) == {}
+
+
+def test_too_large_selectors_of_claims_are_rejected() -> None:
+    values = [f"v{number}" for number in range(500)]
+    expression = {"key": "disk", "operator": "NotIn", "values": values}
+    scheduler = Scheduler(
+        a_node("n"),
+        late_class(),
+        *(late_volume(f"pv-{number}") for number in range(5000)),
+        late_claim("c", selector={"matchExpressions": [expression]}),
+    )
+    refused = scheduler.refused(pod_with("c"))
+    assert isinstance(refused, Status)
+    assert refused.message == (
+        "too expensive: 2,505,000 tests of volumes with selectors of claims, at most 2,000,000"
+    )
 
 
 def test_volume_needs_capacity_and_every_access_mode() -> None:

@@ -43,6 +43,7 @@ from asched.framework.volumes import (
     not_owner,
     own_claim_changed,
 )
+from asched.model.limits import label_values, too_expensive
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.storage import (
@@ -83,6 +84,10 @@ UNBOUND_IMMEDIATE = PreFilterResult(
     Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
 )
 DEFAULT_BIND_TIMEOUT_S = 600
+MAX_MATCHED_CLAIMS = 64
+"""Each claim of a pod needs another volume, so the time is cubic."""
+MAX_VOLUME_TESTS = 2_000_000
+"""Requirements and values of the selectors of claims, times volumes."""
 
 
 class VolumeShapePoint(Arguments, frozen=True):
@@ -172,8 +177,28 @@ class VolumeBinding(
         unbound = [claim for claim in claims if not claim.fully_bound]
         if not all(map(self._waits_for_consumer, unbound)):
             return UNBOUND_IMMEDIATE
+        excess = self._excess(unbound)
+        if excess:
+            return PreFilterResult(Status.unresolvable(too_expensive(excess)))
         state.write(_CLAIMS, PodClaims([c for c in claims if c.fully_bound], unbound))
         return PROCEED
+
+    def _excess(self, unbound: Sequence[PersistentVolumeClaim]) -> str:
+        """By how much it is too expensive to choose existing volumes for the claims; empty if it is
+        not."""
+        tests, matched = 0, 0
+        for claim in unbound:
+            free = self._pool.free(claim.storage_class)
+            if free is not None:
+                matched += 1
+                tests += label_values(claim.spec.selector) * len(free.volumes)
+        if matched > MAX_MATCHED_CLAIMS:
+            return f"{matched} claims for existing volumes, at most {MAX_MATCHED_CLAIMS}"
+        if tests > MAX_VOLUME_TESTS:
+            return (
+                f"{tests:,} tests of volumes with selectors of claims, at most {MAX_VOLUME_TESTS:,}"
+            )
+        return ""
 
     @property
     def _claims(self) -> Mapping[str, PersistentVolumeClaim]:

@@ -194,7 +194,8 @@ class FreeVolumes:
     def _clashes(self, chosen: Int32Column, taken: Sequence[Int32Column]) -> BoolColumn:
         clash = np.zeros(len(chosen), np.bool_)
         for column in taken:
-            clash |= (column == chosen) & (chosen < len(self.volumes))
+            clash |= column == chosen
+        clash &= chosen < len(self.volumes)
         return clash
 
     def _following(self, members: RowArray, numbers: Int32Column) -> Int32Column:
