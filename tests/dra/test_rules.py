@@ -402,7 +402,9 @@ def test_counters_of_the_pool_examined_first_count_if_the_search_leaves_out_devi
         counters_of(1, "first"),
         slice_of("a", *named("a", attributes=kind("a"), consumes_counters=consuming()), count=2),
         counters_of(1, "second", driver="other.example"),
-        slice_of("b", *named("b", "c", attributes=kind("b"), consumes_counters=consuming()), **other),
+        slice_of(
+            "b", *named("b", "c", attributes=kind("b"), consumes_counters=consuming()), **other
+        ),
         used=[allocated("used", (in_use,))],
     )
     asked = claim(
