@@ -115,7 +115,8 @@ def parse_quantity(text: str) -> Quantity:
     if text == "0":
         return Quantity(0)
     found = _SYNTAX.fullmatch(text) if len(text) <= 4096 else None
-    if not text or found is None or not (found[2] or found[3] or "." in text):
+    # As in Kubernetes, a number without digits is 0.
+    if not text or found is None:
         raise ValueError(_FORMAT_ERROR)
     sign, whole, fraction, suffix = found[1], found[2].lstrip("0"), found[3] or "", found[4]
     scale, binary = _suffix(suffix)

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from asched.model.resource_claims import (
     AllocatedDeviceStatus,
     AllocationResult,
+    DeviceCondition,
     DeviceRequestAllocationResult,
     ResourceClaim,
 )
@@ -25,21 +26,31 @@ class Readiness(Enum):
 
 def readiness(claim: ResourceClaim) -> Readiness:
     """The state of the first device that is not ready; READY if all are."""
+    return _state(claim)[0]
+
+
+def failed_condition(claim: ResourceClaim) -> DeviceCondition | None:
+    """The condition by which the state of a claim is FAILED; None in other states."""
+    return _state(claim)[1]
+
+
+def _state(claim: ResourceClaim) -> tuple[Readiness, DeviceCondition | None]:
     allocation = claim.status.allocation
     if allocation is None:
-        return Readiness.PENDING
+        return Readiness.PENDING, None
     for result in allocation.devices.results:
         if not result.binding_conditions:
             continue
         status = _status_of(claim, result)
         if status is None:
-            return Readiness.PENDING
+            return Readiness.PENDING, None
         true = _true_conditions(status)
-        if any(condition in true for condition in result.binding_failure_conditions):
-            return Readiness.FAILED
+        for condition in result.binding_failure_conditions:
+            if condition in true:
+                return Readiness.FAILED, true[condition]
         if any(condition not in true for condition in result.binding_conditions):
-            return Readiness.PENDING
-    return Readiness.READY
+            return Readiness.PENDING, None
+    return Readiness.READY, None
 
 
 def _status_of(
@@ -55,12 +66,12 @@ def _status_of(
     return None
 
 
-def _true_conditions(status: AllocatedDeviceStatus) -> set[str]:
-    """The types of conditions with a first entry that is true."""
-    first: dict[str, str] = {}
+def _true_conditions(status: AllocatedDeviceStatus) -> dict[str, DeviceCondition]:
+    """By type, the first conditions that are true."""
+    first: dict[str, DeviceCondition] = {}
     for condition in status.conditions:
-        first.setdefault(condition.type, condition.status)
-    return {name for name, value in first.items() if value == "True"}
+        first.setdefault(condition.type, condition)
+    return {name: condition for name, condition in first.items() if condition.status == "True"}
 
 
 def has_binding_conditions(allocation: AllocationResult | None) -> bool:

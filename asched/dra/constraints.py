@@ -97,11 +97,17 @@ class DistinctAttribute(_RequestScope):
             return True
         if value is None:
             return False
-        if self._devices > 0 and value in self._values.values():
+        if self._devices > 0 and not self._is_new(value):
             return False
         self._values[request] = value
         self._devices += 1
         return True
+
+    def _is_new(self, value: AttributeValue) -> bool:
+        # Values of a type that is not supported equal all others, as in kube-scheduler.
+        if value[0] == "unknown":
+            return not self._values
+        return value not in self._values.values()
 
     def remove(self, request: str, alternative: str) -> None:
         if self.applies_to(request, alternative):

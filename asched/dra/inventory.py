@@ -5,7 +5,7 @@ Every change costs as much as the object that changes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -301,6 +301,15 @@ class Inventory:
         views = [self._view(pool_id, node) for pool_id in local]
         found = [*shared, *(view for view in views if view is not None)]
         return tuple(sorted(found, key=lambda view: view.order))
+
+    def devices_for(self, node: NodeView) -> Iterator[PooledDevice]:
+        """The devices of all slices for a node, also those of outdated slices, and of pools that
+        are incomplete or invalid."""
+        self._examine()
+        own = (*self._local.get(node.name, ()), *self._confined_to.get(node.name, ()))
+        for pool_id in {*own, *self._everywhere}:
+            for item in self._pools[pool_id].slices.values():
+                yield from item.devices_for(node)
 
     def _shared_pools(self, node: NodeView) -> tuple[PoolView, ...]:
         if not self._everywhere:

@@ -62,6 +62,15 @@ class SliceDevices:
         self.selection = DeviceSelection(devices) if per_device else None
         """None if all devices are for the same nodes."""
 
+    def devices_for(self, node: NodeView) -> Iterator[PooledDevice]:
+        """The devices that are for a node, whatever the state of their pool."""
+        spec = self.resource_slice.spec
+        if self.selection is not None:
+            here = self.selection.here(node)
+            yield from (each for at, each in enumerate(self.devices) if here >> at & 1)
+        elif node_matches(node, spec.node_name, spec.all_nodes, spec.node_selector):
+            yield from self.devices
+
 
 class DeviceCandidate(NamedTuple):
     """A device of a pool that a node sees."""

@@ -97,7 +97,8 @@ class Pruning:
         self._site = site
         self._usage = usage
         self._likeness: dict[int, object] = {}
-        self._pool_names = Counter(pool.pool_id.pool for pool in site.pools)
+        self._counting_pools = Counter(p.pool_id.pool for p in site.pools if p.counters)
+        """Pools with counters, by name. Those of one name share a table."""
         self.is_exact = self._leaves_no_traces()
         """Whether parts of the search may be left out."""
         self.fails_without_error = not any(map(self._may_end_with_error, self._options))
@@ -149,18 +150,24 @@ class Pruning:
         )
 
     def _counters_are_exact(self, option: Option) -> bool:
-        """Whether no device is refused after its counters were booked."""
+        """Whether no device is refused after its counters were booked, and whether the table of
+        counters does not depend on which device is examined first."""
         offered = option.offered
         counting = self._site.counting & ~(offered.known & ~offered.matching)
         if not counting:
             return True
         if self._applicable(option):
             return False
-        devices = (self._site.candidates[position].device for position in positions_of(counting))
+        candidates = (self._site.candidates[position] for position in positions_of(counting))
         return all(
-            not device.multiple and untolerated(device.taints, option.wanted.tolerations) is None
-            for device in devices
+            not device.multiple
+            and untolerated(device.taints, option.wanted.tolerations) is None
+            and self._has_own_table(pool)
+            for device, pool in candidates
         )
+
+    def _has_own_table(self, pool: PoolView) -> bool:
+        return self._counting_pools[pool.pool_id.pool] == 1
 
     # -- masks ------------------------------------------------------------------------------------
 
@@ -301,7 +308,7 @@ class Pruning:
         """
         needed: dict[PoolView, Counters] = {}
         for device, pool in (self._site.candidates[position] for position in positions):
-            if device.counters and not device.multiple and self._pool_names[pool.pool_id.pool] == 1:
+            if device.counters and not device.multiple and self._has_own_table(pool):
                 of_pool = needed.setdefault(pool, {})
                 for counter_set, counter, amount in device.counters:
                     key = (counter_set, counter)

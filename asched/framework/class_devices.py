@@ -1,5 +1,8 @@
 """How many devices of a class each node has, and how many are in use, for scores.
 
+As in kube-scheduler 1.36, devices of all slices count, whatever the state of their pool. A node has
+none if a selector of the class has an error for one of its devices.
+
 Not part of the public API.
 """
 
@@ -71,16 +74,20 @@ class ClassDeviceCounts:
     ) -> tuple[int, int]:
         view = NodeView(nodes.names[row], nodes.node(row).labels)
         total = used = 0
-        for pool in self._inventory.pools_of(view):
-            for device in pool.usable_devices:
-                if self._is_of(device_class, device):
-                    total += 1
-                    used += not self._inventory.usage.of(device.pool_id, device.name).is_empty
+        for device in self._inventory.devices_for(view):
+            is_of = self._is_of(device_class, device)
+            if is_of is None:
+                return 0, 0
+            if is_of:
+                total += 1
+                used += not self._inventory.usage.of(device.pool_id, device.name).is_empty
         return total, used
 
-    def _is_of(self, device_class: DeviceClass | None, device: PooledDevice) -> bool:
-        return device_class is not None and all(
-            self._inventory.selectors.answer(each.cel.expression, device).match
-            for each in device_class.spec.selectors
-            if each.cel is not None
-        )
+    def _is_of(self, device_class: DeviceClass | None, device: PooledDevice) -> bool | None:
+        """Whether the class selects the device; None if a selector has an error."""
+        for each in device_class.spec.selectors if device_class is not None else ():
+            if each.cel is not None:
+                answer = self._inventory.selectors.answer(each.cel.expression, device)
+                if answer.error or not answer.match:
+                    return None if answer.error else False
+        return device_class is not None

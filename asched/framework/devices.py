@@ -120,7 +120,7 @@ class SharedDevices:
         return published + self.inventory.usage_changes.position
 
     def class_devices(self, class_name: str) -> ClassDevices:
-        """How many devices of a class each node sees in complete pools, for scores."""
+        """How many devices of a class each node has, for scores."""
         inventory = self.inventory
         counts = self._class_devices.get(class_name)
         if counts is None:

@@ -63,6 +63,8 @@ TRUE = [
     "quantity('50k').add(quantity('20k')) == quantity('70k') && sign(quantity('-1')) == -1",
     "quantity('1').sub(2) == quantity('-1') && quantity('1E').asInteger() == 1000000000000000000",
     "quantity('1.0').compareTo(quantity('1')) == 0 && !quantity('1.0').isInteger()",
+    "quantity('Ki') == quantity('0') && quantity('-').isInteger() && isQuantity('.e1')",
+    "quantity('m') == quantity('0') && !quantity('m').isInteger() && !isQuantity('K')",
     "isQuantity('1.5Ki') && isQuantity('1e3') && !isQuantity('1.5Kb') && !isQuantity('')",
     "isQuantity('.5') && isQuantity('5.') && !isQuantity('1e') && !isQuantity('1 ')",
     # versions

@@ -216,6 +216,15 @@ def test_distinct_attribute_remembers_the_latest_value_of_a_request() -> None:
     assert distinct.add("t", "", ("int", 2))
 
 
+def test_distinct_attribute_with_a_value_of_an_unsupported_type() -> None:
+    distinct = DistinctAttribute((), "d/x")
+    assert distinct.add("r", "", ("unknown", ""))
+    assert not distinct.add("s", "", ("unknown", ""))
+    distinct.remove("r", "")
+    assert distinct.add("r", "", ("int", 1))
+    assert not distinct.add("s", "", ("unknown", ""))
+
+
 # -- what is in use -------------------------------------------------------------------------------
 
 

@@ -392,6 +392,32 @@ def test_counters_are_kept_by_the_name_of_the_pool() -> None:
     assert refused(found, claim(request(count=2))) == NO
 
 
+def test_counters_of_the_pool_examined_first_count_if_the_search_leaves_out_devices() -> None:
+    other = {"driver": "other.example", "count": 2}
+    in_use = DeviceRequestAllocationResult(
+        request="r", driver="other.example", pool="p", device="c"
+    )
+    found = world(
+        slice_of("q", *(Device(name=each, attributes=kind(each)) for each in "xy"), pool="q"),
+        counters_of(1, "first"),
+        slice_of("a", *named("a", attributes=kind("a"), consumes_counters=consuming()), count=2),
+        counters_of(1, "second", driver="other.example"),
+        slice_of(
+            "b", *named("b", "c", attributes=kind("b"), consumes_counters=consuming()), **other
+        ),
+        used=[allocated("used", (in_use,))],
+    )
+    asked = claim(
+        first_of("q", is_kind("x", count=2), is_kind("y")),
+        first_of("p", is_kind("a", count=20), is_kind("b")),
+    )
+    assert taken(found, asked) == ["q/s1:y", "p/s1:b"]
+
+
+def is_kind(value: str, **fields: Any) -> dict[str, Any]:
+    return {"selectors": (selector(f"kind?={value}"),), **fields}
+
+
 # -- consumable capacity (22) ---------------------------------------------------------------------
 
 

@@ -205,9 +205,11 @@ class DynamicResources(
             return f"resource claim {claim.key} is in the process of being allocated"
         classes = self.handle.cluster.objects(DeviceClass)
         for request in claim.spec.devices.requests:
+            place = f"resource claim {claim.key}, request {request.name}"
+            if request.exactly is None and not request.first_available:
+                return f"{place}: unknown request type"  # of a later version of Kubernetes
             if request.first_available and not self.handle.feature_gates.dra_prioritized_list:
-                disabled = "has subrequests, but the DRAPrioritizedList feature is disabled"
-                return f"resource claim {claim.key}, request {request.name}: {disabled}"
+                return f"{place}: has subrequests, but the DRAPrioritizedList feature is disabled"
             for name, device_class in _classes_of(request):
                 if device_class not in classes:
                     return f"request {name}: device class {device_class} does not exist"

@@ -5,12 +5,14 @@ Source: ``PreBind``, ``bindClaim`` and ``Unreserve`` of kube-scheduler 1.36.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from asched.dra.binding_conditions import (
     Readiness,
+    failed_condition,
     has_binding_conditions,
     has_timed_out,
     readiness,
@@ -152,10 +154,18 @@ def _progress_of(claim: ResourceClaim, now: datetime, limit: timedelta) -> Statu
     if state is Readiness.READY:
         return SUCCESS
     if state is Readiness.FAILED:
-        return Status.error(f"device binding failed: claim={claim.name}")
+        return Status.error(f"device binding failed: claim={claim.name}{_reason(claim)}")
     if has_timed_out(claim, now, limit):
         return Status.error(f"device binding timeout: claim={claim.name}")
     return None
+
+
+def _reason(claim: ResourceClaim) -> str:
+    condition = failed_condition(claim)
+    if condition is None:
+        return ""
+    message = json.dumps(condition.message, ensure_ascii=False)
+    return f", reason={condition.reason}, message={message}"
 
 
 async def undo_binding(

@@ -80,6 +80,15 @@ class DeviceWorld:
             subresource="status",
         )
 
+    def report(self, name: str, pool: str, condition: str, reason: str, message: str = "") -> None:
+        """Set a condition of a claim's device, as its driver does."""
+        found = {
+            "type": condition, "status": "True", "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }  # fmt: skip
+        device = {"driver": DRIVER, "pool": pool, "device": "gpu-0", "conditions": [found]}
+        self.set_status(name, {"devices": [device]})
+
     def devices(self, name: str) -> list[tuple[str, str]]:
         """Pool and device of each result of a claim."""
         allocation = self.claim(name).get("status", {}).get("allocation") or {}

@@ -269,6 +269,14 @@ def test_more_statuses_than_a_small_number_can_count() -> None:
     assert column.result().status(39_999) == statuses[-1]
 
 
+def test_request_of_a_later_version_of_kubernetes_is_not_allocated() -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_claim("c", {"name": "r", "later": {}}), a_pod("p", "c"))
+    rejected = the_one(scheduling.decide())
+    assert isinstance(rejected, r.Rejected)
+    assert "resource claim d/c, request r: unknown request type" in rejected.message
+
+
 # -- extended resources ---------------------------------------------------------------------------
 
 

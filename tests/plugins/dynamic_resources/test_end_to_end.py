@@ -15,6 +15,9 @@ from tests.daemon.world import TIMEOUT_S, World, world
 from tests.plugins.dynamic_resources.devices import RESOURCE, DeviceWorld
 
 CLAIM_STATUS = "resourceclaims/status"
+CONDITIONS = {
+    "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"], "bindsToNode": True,
+}  # fmt: skip
 
 
 @asynccontextmanager
@@ -190,21 +193,35 @@ async def test_binding_continues_after_a_restart(
 async def test_pod_waits_for_binding_conditions(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, w.daemon():
         d = DeviceWorld(w)
-        d.add_slice(
-            "n0", 1, bindingConditions=["ready"], bindingFailureConditions=["broken"],
-            bindsToNode=True,
-        )  # fmt: skip
+        d.add_slice("n0", 1, **CONDITIONS)
         d.add_class()
         d.add_claim("c")
         d.add_pod("p", "c")
         await w.until(lambda: d.consumers("c") == ["p"])
         assert not w.node_of("p")
-        condition = {
-            "type": "ready", "status": "True", "reason": "Done", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }  # fmt: skip
-        device = {"driver": "gpu.example.com", "pool": "n0", "device": "gpu-0"}
-        d.set_status("c", {"devices": [{**device, "conditions": [condition]}]})
+        d.report("c", "n0", "ready", "Done")
+        await w.until(lambda: w.node_of("p") == "n0")
+
+
+async def test_devices_are_allocated_again_if_their_driver_reports_a_failure(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, nodes=1) as w, w.daemon():
+        d = DeviceWorld(w)
+        d.add_slice("n0", 1, **CONDITIONS)
+        d.add_class()
+        d.add_claim("c")
+        d.add_pod("p", "c")
+        await w.until(lambda: d.consumers("c") == ["p"])
+        d.report("c", "n0", "broken", "NoLink", 'cable "7" is loose')
+        expected = 'device binding failed: claim=c, reason=NoLink, message="cable \\"7\\" is loose"'
+        await w.until(lambda: expected in w.message("p"))
+        # The failed allocation is removed, with what the driver reported about it.
+        await w.until(
+            lambda: d.consumers("c") == ["p"] and not d.claim("c")["status"].get("devices")
+        )
+        assert not w.node_of("p")
+        d.report("c", "n0", "ready", "Done")
         await w.until(lambda: w.node_of("p") == "n0")
 
 

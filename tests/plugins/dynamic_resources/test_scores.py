@@ -11,6 +11,7 @@ from asched.framework.runtime.profile import parse_arguments
 from asched.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from asched.testing.harness import scores
 from tests.plugins.dynamic_resources.objects import (
+    DRIVER,
     a_claim,
     a_class,
     a_device_node,
@@ -62,3 +63,24 @@ def test_balance_includes_devices() -> None:
     found = scores(NodeResourcesBalancedAllocation, pod, cluster(), args=arguments)
     assert found["n1"] == 75  # half of the cpu and half of the devices
     assert found["n2"] < found["n1"]
+
+
+def scores_on_n1(*objects: Any) -> int:
+    node = a_device_node("n1", allocatable={"cpu": "8", "pods": "9"})
+    pod = a_pod("p", resources=[{GPU: "1", "cpu": "1"}])
+    arguments = parse_arguments(NodeResourcesFit, FIT)
+    return scores(NodeResourcesFit, pod, [node, *objects], args=arguments)["n1"]
+
+
+def test_devices_of_incomplete_pools_count() -> None:
+    gpus = a_class(extendedResourceName=GPU)
+    slices = (a_slice("n1", "gpu-0", name="a"), a_slice("n1", "gpu-1", name="b"))
+    assert scores_on_n1(gpus, *slices) == 50
+
+
+def test_node_with_a_device_for_which_the_class_has_an_error_has_none() -> None:
+    fast = a_class("gpu", f'device.attributes["{DRIVER}"].fast', extendedResourceName=GPU)
+    known: dict[str, Any] = {"attributes": {"fast": {"bool": True}}}
+    devices = [{"name": "gpu-0", **known}, {"name": "gpu-1", **known}]
+    assert scores_on_n1(fast, a_slice("n1", *devices)) == 50
+    assert scores_on_n1(fast, a_slice("n1", *devices, "unknown")) == 0
