@@ -86,6 +86,8 @@ class TimelineAnswer(msgspec.Struct, frozen=True, rename="camel"):
     pods: tuple[PodTimeline, ...]
     """As ``asched history -o json``."""
     spans: tuple[TimelineSpan, ...]
+    omitted: int = 0
+    """Older entries of the newest pod beyond the limit."""
 
 
 async def decision_list(reader: JournalReader, pod: PodName, moment: Moment) -> DecisionList:
@@ -156,10 +158,18 @@ async def _nothing() -> Any:
         yield stored
 
 
-async def pod_timeline(reader: JournalReader, pod: PodName, moment: Moment) -> TimelineAnswer:
-    """Raises as :func:`asched.ui.why.pod_summary`."""
+async def pod_timeline(
+    reader: JournalReader, pod: PodName, moment: Moment, limit: int | None = None
+) -> TimelineAnswer:
+    """``limit``: the newest entries of each pod. Raises as :func:`asched.ui.why.pod_summary`."""
     found = await _timelines(reader, pod, moment)
-    return TimelineAnswer(found, tuple(spans_of(found[-1].entries)))
+    if limit is None:
+        return TimelineAnswer(found, tuple(spans_of(found[-1].entries)))
+    newest = tuple(
+        msgspec.structs.replace(timeline, entries=timeline.entries[-limit:]) for timeline in found
+    )
+    omitted = len(found[-1].entries) - len(newest[-1].entries)
+    return TimelineAnswer(newest, tuple(spans_of(newest[-1].entries)), omitted)
 
 
 async def _timelines(
