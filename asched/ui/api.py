@@ -98,8 +98,12 @@ async def _decisions(reader: JournalReader, question: Question) -> DecisionList:
 
 
 async def _decision(reader: JournalReader, question: Question) -> DecisionMatrix:
-    attempt = question.number("attempt")
-    return await decision_matrix(reader, question.pod, attempt, question.moment())
+    attempt, nodes = question.number("attempt"), question.text("nodes")
+    if nodes not in ("", "devices"):
+        raise RequestError(f"nodes: {nodes[:40]!r} is not devices")
+    return await decision_matrix(
+        reader, question.pod, attempt, question.moment(), only_devices=bool(nodes)
+    )
 
 
 async def _timeline(reader: JournalReader, question: Question) -> TimelineAnswer:
@@ -210,7 +214,10 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         "One decision: every plugin on every node.",
         DecisionMatrix,
         _decision,
-        parameters=MOMENT,
+        parameters=(
+            Parameter("nodes", "`devices`: only nodes with findings about devices."),
+            *MOMENT,
+        ),
         rows=lambda found: found.explanation.nodes,
         scope=AnswerScope.NAMESPACE,
         fixed_by=_SEQ,

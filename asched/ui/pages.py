@@ -292,9 +292,9 @@ def _changes(pod: PodSummary) -> list[_ChangeOnNodes]:
 
 
 async def _decision(request: web.Request) -> web.Response:
-    found: DecisionMatrix = await answer("decision", request)
-    nodes = found.explanation.nodes
-    with_devices = [node for node in nodes if node.requests or node.device_problems]
+    # The matrix loads the others.
+    found: DecisionMatrix = await answer("decision", request, nodes="devices")
+    with_devices = found.explanation.nodes
     values = {
         **_pod_values(request, "decision"),
         "script": "decision.js",
