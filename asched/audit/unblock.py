@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from asched.audit.devices import (
@@ -31,10 +32,11 @@ from asched.audit.hypotheticals import HypotheticalState
 from asched.framework.pod_info import start_time
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node
 from asched.model.pod import Affinity, Pod, Toleration
-from asched.model.requests import CPU, PODS
+from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from asched.model.selectors import NodeSelectorRequirement
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.cluster import PodEntry
 
 NEAREST: Final = 5
@@ -116,14 +118,18 @@ def unblocking_changes(
     if state.pod.spec.scheduling_gates:
         return _ungated(state)
 
+    shares = _missing_shares(state)
+
     def distance(node: str) -> tuple[int, float, str]:
-        return len(rejections[node]), _missing_share(state, node), node
+        return len(rejections[node]), shares[node], node
 
     findings = findings or {}
     alike = Counter(findings.values())
-    nodes = {findings.get(name, name): name for name in sorted(rejections, key=distance)[::-1]}
+    nearest: dict[Hashable, str] = {}
+    for name in sorted(rejections, key=distance):
+        nearest.setdefault(findings.get(name, name), name)
     found = []
-    for name in sorted(nodes.values(), key=distance)[:NEAREST]:
+    for name in [*nearest.values()][:NEAREST]:
         changes = []
         for change, applied in _candidates(state, name, rejections[name]):
             with applied:
@@ -131,7 +137,8 @@ def unblocking_changes(
                     changes.append(change)
         if DynamicResources.name in rejections[name]:
             changes += _device_changes(state, name)
-        evictions = _evictions(state, name)
+        too_small = NodeResourcesFit.name in rejections[name] and _too_small(state, name)
+        evictions = None if too_small else _evictions(state, name)
         if evictions is not None:
             changes.append(evictions)
         others = alike[findings[name]] - 1 if name in findings else 0
@@ -231,14 +238,26 @@ def _missing(state: HypotheticalState, name: str) -> dict[str, int]:
     return {resource: number for resource, number in missing.items() if number > 0}
 
 
-def _missing_share(state: HypotheticalState, name: str) -> float:
-    """What the node is short of, as a share of the pod's requests. Orders nodes that the same
+def _missing_shares(state: HypotheticalState) -> dict[str, float]:
+    """What each node is short of, as a share of the pod's requests. Orders nodes that the same
     number of plugins reject."""
-    requests = state.pod_entry.info.shape.requests
-    return sum(
-        number / max(1, requests.get(resource, 1))
-        for resource, number in _missing(state, name).items()
-    )
+    table, requests = state.state.nodes, state.pod_entry.info.shape.requests
+    # Saturated amounts cannot be added in 64 bits.
+    short = 1.0 + table.pod_count - table.allowed_pods
+    shares = np.maximum(short, 0.0)
+    for resource, requested in requests.items():
+        if requested:
+            short = float(requested) + table.requested(resource) - table.allocatable(resource)
+            shares += np.maximum(short, 0.0) / requested
+    return dict(zip(table.names, shares.tolist(), strict=True))
+
+
+def _too_small(state: HypotheticalState, name: str) -> bool:
+    """Whether the node is too small for the pod even without other pods."""
+    table, requests = state.state.nodes, state.pod_entry.info.shape.requests
+    row = table.row_of(name)
+    native = (CPU, MEMORY, EPHEMERAL_STORAGE)
+    return any(requests.get(each, 0) > table.allocatable(each)[row] for each in native)
 
 
 def _more_room(state: HypotheticalState, node: Node) -> Iterator[_CandidateChange]:

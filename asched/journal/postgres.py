@@ -255,6 +255,8 @@ class PostgresDatabase(SqlDatabase):
                 return JournalCorruptError(f"{name} is damaged: {reason}")
             case asyncpg.LockNotAvailableError() | asyncpg.DeadlockDetectedError():
                 return JournalBusyError(f"{name} is locked by another process: {reason}")
+            case OSError():
+                return JournalIOError(f"{name}: no connection to the server: {reason}")
             case _:
                 # Includes a read-only server: a former primary, or a standby before its promotion.
                 return JournalIOError(f"{name}: {reason}")

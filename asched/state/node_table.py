@@ -415,9 +415,9 @@ class NodeTable(NodeTableView):
 
     def _fill_rows(self, row_ends: Sequence[int], pods: Sequence[PodInfo]) -> None:
         """Add the pods of all rows, which have none yet."""
-        begin, uids = 0, [pod.uid for pod in pods]
+        begin = 0
         for row, end in enumerate(row_ends):
-            on_row = self._pods[row] = dict(zip(uids[begin:end], pods[begin:end], strict=True))
+            on_row = self._pods[row] = {pod.uid: pod for pod in pods[begin:end]}
             if len(on_row) != end - begin:
                 raise ValueError(f"node {self.names[row]} has a pod twice")
             if on_row and not self.names[row]:

@@ -51,7 +51,7 @@ class _Template:
 class _CopiedPod(PodInfo):
     """A copy of a template. Most pods of a restored state are never read."""
 
-    __slots__ = ("_source", "_template")
+    __slots__ = ("_source", "_template", "priority")
 
     def __init__(self, record: PodObserved, template: _Template) -> None:
         self._source: PodObserved | Pod = record
@@ -60,6 +60,7 @@ class _CopiedPod(PodInfo):
         self.uid = record.uid
         self.key = record.key
         self.shape = template.shape
+        self.priority = template.priority  # type: ignore[misc]  # read of all pods at once
 
     @property
     def pod(self) -> Pod:  # type: ignore[override]
@@ -68,10 +69,6 @@ class _CopiedPod(PodInfo):
         if isinstance(source, PodObserved):
             source = self._source = restore_copy(source, self._template.pod)
         return source
-
-    @property
-    def priority(self) -> int:
-        return self._template.priority
 
     @property
     def namespace(self) -> str:

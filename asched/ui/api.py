@@ -98,12 +98,16 @@ async def _decisions(reader: JournalReader, question: Question) -> DecisionList:
 
 
 async def _decision(reader: JournalReader, question: Question) -> DecisionMatrix:
-    attempt = question.number("attempt")
-    return await decision_matrix(reader, question.pod, attempt, question.moment())
+    attempt, nodes = question.number("attempt"), question.text("nodes")
+    if nodes not in ("", "devices"):
+        raise RequestError(f"nodes: {nodes[:40]!r} is not devices")
+    return await decision_matrix(
+        reader, question.pod, attempt, question.moment(), only_devices=bool(nodes)
+    )
 
 
 async def _timeline(reader: JournalReader, question: Question) -> TimelineAnswer:
-    return await pod_timeline(reader, question.pod, question.moment())
+    return await pod_timeline(reader, question.pod, question.moment(), question.number("limit"))
 
 
 async def _cluster(reader: JournalReader, question: Question) -> ClusterPicture:
@@ -210,7 +214,10 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         "One decision: every plugin on every node.",
         DecisionMatrix,
         _decision,
-        parameters=MOMENT,
+        parameters=(
+            Parameter("nodes", "`devices`: only nodes with findings about devices."),
+            *MOMENT,
+        ),
         rows=lambda found: found.explanation.nodes,
         scope=AnswerScope.NAMESPACE,
         fixed_by=_SEQ,
@@ -220,7 +227,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         "What happened to a pod.",
         TimelineAnswer,
         _timeline,
-        parameters=MOMENT,
+        parameters=(Parameter("limit", "The newest entries of each pod.", "integer"), *MOMENT),
         rows=lambda found: [entry for pod in found.pods for entry in pod.entries],
         scope=AnswerScope.NAMESPACE,
         fixed_by=_SEQ,
@@ -324,13 +331,14 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
 """By name, for :func:`answer`."""
 
 
-async def answer(name: str, request: web.Request) -> Any:
+async def answer(name: str, request: web.Request, **fixed: str) -> Any:
     """The answer to the question of that name, with the parameters of the request and without what
-    its reader may not see.
+    its reader may not see. ``fixed`` are parameters of a page.
 
     Raises what :func:`asched.ui.errors.error_answer` knows.
     """
     question, route = Question.of(request), ROUTES[name]
+    question = question._replace(query={**question.query, **fixed})
     visible = question.visible
     visible.check(route.scope, question.path.get("namespace"))
     sealed = await request.app[VIEW].ask(lambda reader: route.handler(reader, question))

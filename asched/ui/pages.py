@@ -55,6 +55,8 @@ _NAVIGATION: Final = (
 _KIB: Final = 1024
 _DEVICE_NODES: Final = 50
 """Nodes with devices to list on the page of a decision."""
+_TIMELINE_ENTRIES: Final = "500"
+"""The newest ones to show: a pod that is tried for days has thousands."""
 _MUCH: Final = 10_000
 """Records that are not indexed and worth a notice."""
 LOGIN_HINT: Final = web.AppKey("login_hint", str)
@@ -290,9 +292,9 @@ def _changes(pod: PodSummary) -> list[_ChangeOnNodes]:
 
 
 async def _decision(request: web.Request) -> web.Response:
-    found: DecisionMatrix = await answer("decision", request)
-    nodes = found.explanation.nodes
-    with_devices = [node for node in nodes if node.requests or node.device_problems]
+    # The matrix loads the others.
+    found: DecisionMatrix = await answer("decision", request, nodes="devices")
+    with_devices = found.explanation.nodes
     values = {
         **_pod_values(request, "decision"),
         "script": "decision.js",
@@ -306,7 +308,8 @@ async def _decision(request: web.Request) -> web.Response:
 
 
 async def _timeline(request: web.Request) -> web.Response:
-    found: TimelineAnswer = await answer("timeline", request)
+    limit = {"limit": _TIMELINE_ENTRIES}
+    found: TimelineAnswer = await answer("timeline", request, **limit)
     progress = request.app[VIEW].progress
     until = progress.at if not _moment(request) else found.pods[-1].entries[-1].at
     values = {
@@ -315,7 +318,7 @@ async def _timeline(request: web.Request) -> web.Response:
         "attempts": _attempts(found),
         "found": found,
         "data": {
-            "source": PREFIX + request.rel_url.raw_path,
+            "source": f"{PREFIX}{request.rel_url.raw_path}?{urlencode(limit)}",
             "until": _iso(until) if until else "",
         },
     }

@@ -17,7 +17,7 @@ from asched.audit.explanation import (
 from asched.audit.history import timelines
 from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import time_of
-from asched.journal.store import StoredRecord
+from asched.journal.store import JournalStore, StoredRecord
 from asched.ui.journal_progress import Moment
 from asched.ui.journal_reader import JournalReader
 from asched.ui.past import PastStates, last_record_about
@@ -86,6 +86,8 @@ class TimelineAnswer(msgspec.Struct, frozen=True, rename="camel"):
     pods: tuple[PodTimeline, ...]
     """As ``asched history -o json``."""
     spans: tuple[TimelineSpan, ...]
+    omitted: int = 0
+    """Older entries of the newest pod beyond the limit."""
 
 
 async def decision_list(reader: JournalReader, pod: PodName, moment: Moment) -> DecisionList:
@@ -97,13 +99,50 @@ async def decision_list(reader: JournalReader, pod: PodName, moment: Moment) -> 
 
 
 async def decision_matrix(
-    reader: JournalReader, pod: PodName, attempt: int | None, moment: Moment
+    reader: JournalReader,
+    pod: PodName,
+    attempt: int | None,
+    moment: Moment,
+    *,
+    only_devices: bool = False,
 ) -> DecisionMatrix:
-    """Raises as :func:`asched.ui.why.pod_summary`, and AuditError for an unknown attempt."""
+    """``only_devices`` leaves out nodes without findings about devices. Raises as
+    :func:`asched.ui.why.pod_summary`, and AuditError for an unknown attempt."""
     key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
     # Later records do not change the answer.
     seq = await last_record_about(reader.store, key, seq, attempt)
-    found = await reader.call(_explanation, pod, attempt, seq)
+    parts = await reader.call(_decision, pod, attempt, seq)
+    if only_devices:
+        return parts.matrix
+    nodes = msgspec.msgpack.decode(parts.nodes, type=tuple[NodeExplanation, ...])
+    explanation = msgspec.structs.replace(parts.matrix.explanation, nodes=nodes)
+    return msgspec.structs.replace(parts.matrix, explanation=explanation)
+
+
+class DecisionParts(msgspec.Struct, frozen=True):
+    """A decision from a worker process. Thousands of nodes are decoded only if they are needed."""
+
+    matrix: DecisionMatrix
+    """With the nodes that have findings about devices."""
+    nodes: msgspec.Raw
+    """All nodes."""
+
+
+async def _decision(
+    journal: PastStates, pod: PodName, attempt: int | None, seq: int
+) -> DecisionParts:
+    """For a worker process."""
+    found = await explain(journal.store, pod, journal.load, attempt=attempt, last_seq=seq)
+    matrix = _matrix(found, await _stored(journal.store, found.decision.seq))
+    with_devices = tuple(node for node in found.nodes if node.requests or node.device_problems)
+    explanation = msgspec.structs.replace(found, nodes=with_devices)
+    return DecisionParts(
+        msgspec.structs.replace(matrix, explanation=explanation),
+        msgspec.Raw(msgspec.msgpack.encode(found.nodes)),
+    )
+
+
+def _matrix(found: Explanation, stored: StoredDecision | None) -> DecisionMatrix:
     feasible = [node for node in found.nodes if node.feasible]
     winner = found.decision.node
     totals = {node.name: node.total or 0 for node in feasible}
@@ -118,15 +157,8 @@ async def decision_matrix(
         score_plugins=tuple(score.plugin for score in feasible[0].scores) if feasible else (),
         filter_plugins=_filter_plugins(found.nodes),
         differing=_differing(feasible),
-        stored=await _stored(reader, found.decision.seq),
+        stored=stored,
     )
-
-
-async def _explanation(
-    journal: PastStates, pod: PodName, attempt: int | None, seq: int
-) -> Explanation:
-    store, load = journal.store, journal.load
-    return await explain(store, pod, load, attempt=attempt, last_seq=seq)
 
 
 def _filter_plugins(nodes: tuple[NodeExplanation, ...]) -> tuple[str, ...]:
@@ -143,8 +175,8 @@ def _differing(feasible: list[NodeExplanation]) -> tuple[str, ...]:
     return tuple(plugin for plugin, different in scores.items() if len(different) > 1)
 
 
-async def _stored(reader: JournalReader, seq: int) -> StoredDecision | None:
-    async for stored in reader.store.read(seq - 1, seq) if seq else _nothing():
+async def _stored(journal: JournalStore, seq: int) -> StoredDecision | None:
+    async for stored in journal.read(seq - 1, seq) if seq else _nothing():
         fields = msgspec.to_builtins(stored.record, str_keys=True)
         kind = type(stored.record).__name__
         return StoredDecision(seq, time_of(stored.written_at_ns), kind, fields)
@@ -156,10 +188,18 @@ async def _nothing() -> Any:
         yield stored
 
 
-async def pod_timeline(reader: JournalReader, pod: PodName, moment: Moment) -> TimelineAnswer:
-    """Raises as :func:`asched.ui.why.pod_summary`."""
+async def pod_timeline(
+    reader: JournalReader, pod: PodName, moment: Moment, limit: int | None = None
+) -> TimelineAnswer:
+    """``limit``: the newest entries of each pod. Raises as :func:`asched.ui.why.pod_summary`."""
     found = await _timelines(reader, pod, moment)
-    return TimelineAnswer(found, tuple(spans_of(found[-1].entries)))
+    if limit is None:
+        return TimelineAnswer(found, tuple(spans_of(found[-1].entries)))
+    newest = tuple(
+        msgspec.structs.replace(timeline, entries=timeline.entries[-limit:]) for timeline in found
+    )
+    omitted = len(found[-1].entries) - len(newest[-1].entries)
+    return TimelineAnswer(newest, tuple(spans_of(newest[-1].entries)), omitted)
 
 
 async def _timelines(

@@ -55,6 +55,8 @@ class StartFigures(msgspec.Struct):
     """Until everything is indexed and verified."""
     cpu_s: float
     """CPU time until then."""
+    peak_mib: float
+    """Highest memory until then."""
 
 
 class LiveFigures(msgspec.Struct):
@@ -80,6 +82,7 @@ class UiFigures(msgspec.Struct):
     slider: list[RouteFigures]
     costs: list[CostFigures]
     peak_mib: float
+    """Highest memory with users, right after the index was built."""
     live: LiveFigures | None = None
 
     @classmethod

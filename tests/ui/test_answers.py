@@ -76,6 +76,23 @@ async def test_pod_is_explained_as_by_the_command(client: Client, which: str) ->
         assert matrix["explanation"] == explained
 
 
+async def test_decision_without_nodes(client: Client) -> None:
+    path = pod_path(*REJECTED, "/decisions/1")
+    whole, brief = await client.get(path), await client.get(path, nodes="devices")
+    assert whole["explanation"].pop("nodes")
+    assert not brief["explanation"].pop("nodes")
+    assert brief == whole
+
+
+async def test_newest_entries_of_a_timeline(client: Client) -> None:
+    path = pod_path(*REJECTED, "/timeline")
+    whole, newest = await client.get(path), await client.get(path, limit="2")
+    [pod], [cut] = whole["pods"], newest["pods"]
+    assert cut == {**pod, "entries": pod["entries"][-2:]}
+    assert newest["omitted"] == len(pod["entries"]) - 2 > 0
+    assert whole["omitted"] == 0
+
+
 async def test_sentence_says_why(client: Client) -> None:
     pods = await some_pods(client.journal)
     found = {name: await client.get(pod_path(*pod)) for name, pod in pods.items()}

@@ -61,6 +61,7 @@ async def reader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
         ("/pods/default/wbe/timeline", {}, 404, "pod default/wbe is not in the journal"),
         (f"{POD}/decisions/9", {}, 404, "no attempt 9: attempts 1 to 2 exist"),
         (f"{POD}/decisions/x", {}, 400, "attempt: 'x' is not a number from 1 on"),
+        (f"{POD}/decisions/1", {"nodes": "all"}, 400, "nodes: 'all' is not devices"),
         (POD, {"at": "2025-12-31T00:00:00Z"}, 404, "the journal begins at 2026-01-01T00:00:00Z"),
         (POD, {"at": "yesterday"}, 400, '"yesterday" is not a time; write 2026-01-31T12:00:00Z'),
         (POD, {"seq": "0"}, 400, "seq: '0' is not a number from 1 on"),
