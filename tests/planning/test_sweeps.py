@@ -298,7 +298,8 @@ def test_sweep_command(journal: Path, tmp_path: Path) -> None:
     [
         ("workload: {journal: j.db}\nseed: 3\n", ":4: seed: unknown field; did you mean seeds?"),
         ("workload: {}\n", ":3: workload: expected exactly one of journal, scenario and openb"),
-        ("workload: {scenario: s.yaml, since: 1h}\n", "since and until need a journal"),
+        ("workload: {scenario: s.yaml, since: 1h}\n", "since needs a journal or an openb trace"),
+        ("workload: {openb: {nodes: n, pods: p}, until: 1h}\n", "until needs a journal"),
         ("workload: {journal: j.db}\naddNodes: [1.5]\n", ":4: addNodes[0]"),
         ("workload: {journal: [}\n", ":3:"),
     ],
