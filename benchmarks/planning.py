@@ -1,11 +1,11 @@
 """How planning scales: sweeps and replay on processes, and a model of larger clusters.
 
-    python -m benchmarks.planning [--runs 2] [--pods 2000] [-o table|json]
+    python -m benchmarks.planning [--runs 3] [--pods 4000] [-o table|json]
 
 The workload is a scenario without rejections, so that its journal is small. One process and two
-processes do the same work. They are warm: each has imported the code and read the workload before.
-The costs of an item and of Dask's scheduler are measured here; the model computes from them how
-long 10,000 items take on many workers.
+processes do the same work in turns. They are warm: each has imported the code and read the workload
+before. The costs of an item and of Dask's scheduler are measured here; the model computes from them
+how long 10,000 items take on many workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,7 +34,7 @@ from asched.config.registry import PluginRegistry
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.opening import open_journal
 from asched.planning.execution import execute
-from asched.planning.items import RunItem, RunSettings, WorkAnswer, WorkItem
+from asched.planning.items import RunItem, RunSettings, SegmentItem, WorkAnswer, WorkItem
 from asched.planning.verification import plan
 from asched.planning.workloads import ScenarioText, default_scheduler
 from asched.simulator.expansion import expand
@@ -53,7 +53,7 @@ class Size(NamedTuple):
     """The size of the workload."""
 
     nodes: int = 200
-    pods: int = 2_000
+    pods: int = 4_000
     seeds: int = 8
     """Runs of the sweep are twice as many."""
 
@@ -84,13 +84,16 @@ def makespan_s(costs: Costs, workers: int) -> float:
 
 
 class Speed(msgspec.Struct, frozen=True, rename="camel"):
-    """The same items on one process and on two, in seconds; medians of the runs."""
+    """The same items on one process and on two, in seconds; the shortest of the runs."""
 
     items: int
     one_s: float
     two_s: float
     cpu_s: float
-    """CPU time of all items."""
+    """CPU time of the worker and of the planning process, with one process."""
+    work_cpu_s: float
+    """What the work takes without items: of a sweep, its simulations; of a replay, the replay of
+    the whole journal as one segment."""
 
     @property
     def speed_up(self) -> float:
@@ -98,8 +101,8 @@ class Speed(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def overhead(self) -> float:
-        """The part of the time of one process in which it did not work on an item."""
-        return 1 - self.cpu_s / self.one_s
+        """The part of the CPU time that the division into items costs."""
+        return 1 - self.work_cpu_s / self.cpu_s
 
 
 class PlanningFigures(msgspec.Struct, frozen=True, rename="camel"):
@@ -111,7 +114,7 @@ class PlanningFigures(msgspec.Struct, frozen=True, rename="camel"):
     item_s: float
     reading_s: float
     empty_item_ms: float
-    """An item that fails at once: encoding, two processes, comparison of the code."""
+    """CPU time of an item that fails at once: encoding, two processes, comparison of the code."""
     dask_dispatch_ms: float
     first_rss_mib: float
     """Highest memory of a worker after its first item."""
@@ -126,12 +129,6 @@ class PlanningFigures(msgspec.Struct, frozen=True, rename="camel"):
         return {workers: alone_s / makespan_s(costs, workers) for workers in WORKERS}
 
 
-def elapsed_s(work: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    work()
-    return time.perf_counter() - began_s
-
-
 def dispatch_s(executor: Executor, calls: int = 500) -> float:
     """Time for one call that does nothing, of many at once."""
 
@@ -140,7 +137,9 @@ def dispatch_s(executor: Executor, calls: int = 500) -> float:
             future.result()
 
     work()
-    return elapsed_s(work) / calls
+    began_s = time.perf_counter()
+    work()
+    return (time.perf_counter() - began_s) / calls
 
 
 def highest_rss_mib() -> float:
@@ -190,32 +189,26 @@ def measured(journal: Path, records: int, size: Size, runs: int) -> PlanningFigu
     history = planning.open(journal)
     sweep = planning.sweep(history, seed=range(size.seeds), drop_nodes=["", "10%"]).items
     segments = plan(history)
-    times: dict[tuple[str, int], float] = {}
-    cpu_s: dict[str, float] = {}
-    for processes in (1, 2):
-        with planning.own_processes(processes) as executor:
-            answers = execute([*sweep[:processes], *segments[:processes]], executor)
-            if processes == 1:
-                reading_s = answers[0].cpu_s - answers[0].run_cpu_s
-                first_rss_mib = executor.submit(highest_rss_mib).result()
-                empty_s = _empty_item_s(executor)
-            for name, items in (("sweep", sweep), ("replay", segments)):
-                times[name, processes], found = _timed(items, executor, runs)
-                cpu_s.setdefault(name, sum(one.cpu_s for one in found))
-                if name == "sweep":
-                    item_s = statistics.median(one.cpu_s for one in found)
-            if processes == 1:
-                last_rss_mib = executor.submit(highest_rss_mib).result()
-    speeds = [
-        Speed(count, times[name, 1], times[name, 2], cpu_s[name])
-        for name, count in (("sweep", len(sweep)), ("replay", len(segments)))
+    with planning.own_processes(1) as one, planning.own_processes(2) as two:
+        first = execute([sweep[0], segments[0]], one)[0]
+        first_rss_mib = one.submit(highest_rss_mib).result()
+        execute([*sweep[:2], *segments[:2]], two)
+        empty = _timed(_empty_items(), one)
+        found = [_timed(sweep, one) for _ in range(runs)]
+        last_rss_mib = one.submit(highest_rss_mib).result()
+        pairs = [(item, _timed(sweep, two)) for item in found]
+        replays = [(_timed(segments, one), _timed(segments, two)) for _ in range(runs)]
+        whole = min(_timed([_whole(segments)], one).cpu_s for _ in range(runs))
+    empty_s = empty.cpu_s / len(empty.answers)
+    simulations_s = [
+        sum(answer.cpu_s for answer in each.answers) - empty_s * len(sweep) for each in found
     ]
     return PlanningFigures(
         records=records,
-        sweep=speeds[0],
-        replay=speeds[1],
-        item_s=item_s,
-        reading_s=reading_s,
+        sweep=_speed(pairs, min(simulations_s)),
+        replay=_speed(replays, whole),
+        item_s=statistics.median(answer.cpu_s for answer in found[-1].answers),
+        reading_s=first.cpu_s - first.run_cpu_s,
         empty_item_ms=empty_s * 1000,
         dask_dispatch_ms=_dask_dispatch_s() * 1000,
         first_rss_mib=first_rss_mib,
@@ -224,26 +217,53 @@ def measured(journal: Path, records: int, size: Size, runs: int) -> PlanningFigu
     )
 
 
-def _timed(
-    items: Sequence[WorkItem], executor: Executor, runs: int
-) -> tuple[float, list[WorkAnswer]]:
-    """The median of the elapsed times, and the answers of the last run."""
-    times, answers = [], list[WorkAnswer]()
-    for _ in range(runs):
-        began_s = time.perf_counter()
-        answers = execute(items, executor)
-        times.append(time.perf_counter() - began_s)
-        failed = [answer.error for answer in answers if answer.error]
-        assert not failed, failed[0]
-    return statistics.median(times), answers
+class Timed(NamedTuple):
+    """One execution of items."""
+
+    elapsed_s: float
+    cpu_s: float
+    """Of this process and of one worker."""
+    answers: Sequence[WorkAnswer]
 
 
-def _empty_item_s(executor: Executor, count: int = 200) -> float:
-    items = [
+def _timed(items: Sequence[WorkItem], executor: Executor) -> Timed:
+    began_cpu_s = time.process_time() + executor.submit(time.process_time).result()
+    began_s = time.perf_counter()
+    answers = execute(items, executor)
+    elapsed_s = time.perf_counter() - began_s
+    cpu_s = time.process_time() + executor.submit(time.process_time).result() - began_cpu_s
+    return Timed(elapsed_s, cpu_s, answers)
+
+
+def _speed(pairs: Sequence[tuple[Timed, Timed]], work_cpu_s: float) -> Speed:
+    failed = [answer.error for pair in pairs for run in pair for answer in run.answers]
+    assert not any(failed), next(filter(None, failed))
+    return Speed(
+        items=len(pairs[0][0].answers),
+        one_s=min(one.elapsed_s for one, _ in pairs),
+        two_s=min(two.elapsed_s for _, two in pairs),
+        cpu_s=min(one.cpu_s for one, _ in pairs),
+        work_cpu_s=work_cpu_s,
+    )
+
+
+def _whole(items: Sequence[SegmentItem]) -> SegmentItem:
+    """All segments as one."""
+    last = items[-1].segment
+    checkpoints = [seq for item in items for seq in item.segment.checkpoints]
+    replace = msgspec.structs.replace
+    return replace(
+        items[0],
+        segment=replace(last, after_seq=items[0].segment.after_seq, checkpoints=(*checkpoints,)),
+        checkpoints=tuple(dict.fromkeys(pair for item in items for pair in item.checkpoints)),
+    )
+
+
+def _empty_items(count: int = 200) -> list[RunItem]:
+    return [
         RunItem(ScenarioText("empty", ""), RunSettings(seed=seed), "namespace")
         for seed in range(count)
     ]
-    return elapsed_s(lambda: execute(items, executor)) / count
 
 
 def _dask_dispatch_s() -> float:
@@ -278,7 +298,7 @@ def table(found: PlanningFigures) -> Iterator[str]:
         "| CPU time of a run, of reading the workload |"
         f" {found.item_s:.2f} s, {found.reading_s:.2f} s |"
     )
-    yield f"| an item that fails at once | {found.empty_item_ms:.1f} ms |"
+    yield f"| CPU time of an item that fails at once | {found.empty_item_ms:.1f} ms |"
     yield f"| Dask's scheduler, for each item | {found.dask_dispatch_ms:.2f} ms |"
     yield (
         "| highest memory of a worker after its first item, after all |"
@@ -299,7 +319,7 @@ def _row(*cells: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=2, help="repetitions of each measurement")
+    parser.add_argument("--runs", type=int, default=3, help="repetitions of each measurement")
     parser.add_argument("--pods", type=int, default=Size().pods, help="pods of the workload")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()

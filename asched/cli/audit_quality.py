@@ -86,12 +86,15 @@ def audit_quality(options: AuditQualityOptions) -> None:
 
 
 def _lines(found: Quality) -> Iterator[Sequence[str]]:
+    from asched.audit.unblock import amount_text
+
     least = found.least_nodes
     yield "nodes in use, of " + f"{found.nodes:,}", f"{found.nodes_in_use:,}", *_bound(least, "≥")
     yield f"pods placed, of {found.pods:,}", f"{found.placed:,}", *_bound(found.most_pods, "≤")
     for name, one in found.resources.items():
-        label = f"{name} allocated, of {one.allocatable:,}"
-        yield label, f"{one.allocated:,}", *_bound(one.most, "≤")
+        label = f"{name} allocated, of {amount_text(name, one.allocatable)}"
+        most = f"≤ {amount_text(name, one.most.value)}", f"{one.most.gap:.1%}"
+        yield label, amount_text(name, one.allocated), *most
     if found.costs is not None:
         unit = f"{found.costs.currency} an hour".strip()
         yield f"nodes cost, {unit}", f"{found.costs.nodes:,.2f}", "", ""

@@ -92,9 +92,11 @@ def print_yaml(*documents: Any) -> None:
 
 
 def write_page(file: Path, page: str) -> None:
-    """Raises BadInput if the file is not writable."""
+    """Raises BadInput if the file cannot be written; then no part of it is left."""
+    from asched.planning.result_cache import write_or_remove
+
     try:
-        file.write_text(page, encoding="utf-8")
+        write_or_remove(file, page.encode())
     except OSError as error:
         raise BadInput(f"{file}: cannot be written: {error.strerror or error}") from None
 

@@ -68,6 +68,7 @@ def sweep(options: SweepOptions) -> None:
     plugin changes, seeds and numbers of nodes. Prints one row for each run. Results do not depend
     on where they are computed. Exits with 1 if a run failed.
     """
+    from asched.planning import PlanningError
     from asched.planning.report import sweep_page
     from asched.planning.sweep_file import SweepReport, read_sweep
 
@@ -75,17 +76,25 @@ def sweep(options: SweepOptions) -> None:
     runs = read_sweep(options.file, options.journal, options.prices)
     with executor_of(options.jobs, options.scheduler) as executor, item_progress("runs") as show:
         table = runs.run(executor, cache=options.cache, progress=show)
-    if options.parquet is not None:
-        table.write_parquet(options.parquet)
-    if options.html is not None:
-        write_page(options.html, sweep_page(table, f"Sweep: {options.file.stem}"))
-    best = None if options.best is None else table.best(options.best, conditions)
+    # The rows come first: a mistake in another option must not cost them.
+    best, failure = None, None
+    if options.best is not None:
+        try:
+            best = table.best(options.best, conditions)
+        except PlanningError as error:
+            failure = error
     if options.output is TableOrData.JSON:
         print_json(SweepReport.of(table, best))
     else:
         _print(table)
         if best is not None:
             print_text(f"best {options.best}: {_described(best, table)}")
+    if options.parquet is not None:
+        table.write_parquet(options.parquet)
+    if options.html is not None:
+        write_page(options.html, sweep_page(table, f"Sweep: {options.file.stem}"))
+    if failure is not None:
+        raise failure
     if any(row.error for row in table.rows):
         raise typer.Exit(EXIT_FAILURE)
 

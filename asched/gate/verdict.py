@@ -74,9 +74,16 @@ def judged(
 ) -> GateReport:
     """Applies thresholds to the baseline and the candidate, in this order.
 
-    A candidate without figures fails. Raises PlanningError for a column that the baseline lacks.
+    A candidate without figures fails. Raises PlanningError for a column that the baseline lacks,
+    and for a period in which no pod gets a node.
     """
     baseline, candidate = sides
+    if baseline.figures.get("placed") == 0:
+        raise PlanningError(
+            f"no pod gets a node from {time_of(request.since_ns):%Y-%m-%dT%H:%M:%SZ} to"
+            f" {time_of(request.until_ns):%Y-%m-%dT%H:%M:%SZ}, so there is nothing to judge;"
+            " give more --days"
+        )
     checks = []
     for condition in () if candidate.error else thresholds:
         if condition.column not in baseline.figures:

@@ -1,4 +1,4 @@
-"""A folder with the results of work items."""
+"""Files with results: a folder for those of work items, and single files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ import msgspec
 
 from asched.planning.errors import ExecutionError
 from asched.planning.items import WorkAnswer
+
+
+def write_or_remove(file: Path, content: bytes) -> None:
+    """Writes a file; if that fails in the middle, as on a full disk, no part of it is left.
+
+    Unlike a renamed file, it may be a device, and keeps its permissions. Raises OSError.
+    """
+    with file.open("wb", buffering=0) as opened:
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[opened.write(left) :]
+        except OSError:
+            if file.is_file():
+                file.unlink()
+            raise
 
 
 class ResultCache:

@@ -45,8 +45,10 @@ class SweepWorkload(Section, frozen=True):
         given = [self.journal, self.scenario, self.openb]
         if sum(one is not None for one in given) != 1:
             raise ValueError("expected exactly one of journal, scenario and openb")
-        if self.journal is None and (self.since or self.until):
-            raise ValueError("since and until need a journal")
+        if self.scenario is not None and self.since:
+            raise ValueError("since needs a journal or an openb trace")
+        if self.journal is None and self.until:
+            raise ValueError("until needs a journal")
 
 
 class SweepDocument(Section, frozen=True):
@@ -123,7 +125,8 @@ def _workload(
         path = folder / given.scenario
         return ScenarioText(path.name, read_text(path))
     assert given.openb is not None, "exactly one is given"
-    return OpenbTables.of(folder / given.openb.nodes, folder / given.openb.pods)
+    tables = given.openb
+    return OpenbTables.of(folder / tables.nodes, folder / tables.pods, given.since)
 
 
 def _in_folder(url: str, folder: Path) -> str:

@@ -10,6 +10,7 @@ from asched.audit.whatif.measures import Times
 from asched.planning.conditions import Condition, Value, number
 from asched.planning.errors import PlanningError
 from asched.planning.items import RunFigures, RunSettings
+from asched.planning.result_cache import write_or_remove
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +162,7 @@ class RunTable:
         return tuple(front)
 
     def to_arrow(self) -> pa.Table:
-        """An Arrow table; ``.to_pandas()`` makes a data frame of it. Needs ``asched[parquet]``.
+        """An Arrow table. Needs ``asched[parquet]``; ``.to_pandas()`` needs pandas, too.
 
         Raises PlanningError without pyarrow.
         """
@@ -172,12 +173,13 @@ class RunTable:
     def write_parquet(self, file: Path) -> None:
         """Raises PlanningError without pyarrow, and for a file that cannot be written."""
         table = self.to_arrow()
-        from pyarrow import parquet
+        from pyarrow import BufferOutputStream, parquet
 
+        content = BufferOutputStream()
+        parquet.write_table(table, content)
         try:
-            parquet.write_table(table, file)
+            write_or_remove(file, content.getvalue().to_pybytes())
         except OSError as error:
-            file.unlink(missing_ok=True)
             raise PlanningError(f"{file} cannot be written: {error.strerror or error}") from None
 
     def _require(self, column: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from functools import cache
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -81,6 +82,13 @@ _EXPECTED_ERRORS: Final = (
 _workloads: Final = WorkloadCache()
 
 
+@cache
+def _registry() -> PluginRegistry:
+    """The installed plugins. A process keeps its code, and finding entry points takes longer than
+    the rest of a short item."""
+    return PluginRegistry.discover()
+
+
 def perform(request: bytes) -> bytes:
     """The encoded :class:`WorkAnswer` to an encoded :class:`WorkRequest`.
 
@@ -137,7 +145,7 @@ async def _replay(item: SegmentItem) -> ReplayReport:
     async with open_journal(item.url, read_only=True) as journal:
         await check_head(journal, item.head, redacted(item.url))
         await _check_checkpoints(journal, item)
-        return await replay_segment(journal, PluginRegistry.discover(), item.segment)
+        return await replay_segment(journal, _registry(), item.segment)
 
 
 async def _check_checkpoints(journal: JournalStore, item: SegmentItem) -> None:
@@ -168,7 +176,7 @@ class _Simulated(NamedTuple):
 
 
 def _simulated(item: RunItem) -> _Simulated:
-    registry = PluginRegistry.discover()
+    registry = _registry()
     given = _given_scheduler(item.settings, registry)
     default_name = first_scheduler_name(given or default_scheduler(registry))
     began_s = time.thread_time()

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from asched.audit.history import Period
+from asched.audit.times import TimeTextError, parse_time_ns
 from asched.audit.whatif.recorded_history import recorded_history
 from asched.audit.whatif.scenarios import DEFAULTS, scenario_trace
 from asched.config.file import ConfigFileError, parse
@@ -24,7 +25,7 @@ from asched.journal.opening import open_journal, redacted
 from asched.journal.store import JournalStore
 from asched.planning.errors import ForeignWorkerError, PlanningError
 from asched.simulator.loop import Latencies, SchedulerSettings, scheduler_from_config
-from asched.simulator.openb import Table, TraceError, read_openb
+from asched.simulator.openb import BEGIN_NS, Table, TraceError, read_openb
 from asched.simulator.trace import WorkloadRun, WorkloadTrace
 
 
@@ -60,16 +61,24 @@ class OpenbTables(SourceBase, frozen=True, tag="openb"):
     pods: str
     sha256: str
     """Of both files."""
+    since_ns: int = BEGIN_NS
+    """See :func:`~asched.simulator.openb.read_openb`."""
 
     @property
     def name(self) -> str:
         return Path(self.pods).name
 
     @classmethod
-    def of(cls, nodes: Path, pods: Path) -> OpenbTables:
-        """Raises PlanningError for a file that cannot be read."""
+    def of(cls, nodes: Path, pods: Path, since: str | None = None) -> OpenbTables:
+        """``since``: a time; the trace begins on 2023-01-01. Raises PlanningError for other text
+        and for a file that cannot be read."""
         files = [path.resolve() for path in (nodes, pods)]
-        return cls(str(files[0]), str(files[1]), _hash([_read(file) for file in files]))
+        try:
+            since_ns = BEGIN_NS if since is None else parse_time_ns(since)
+        except TimeTextError as error:
+            raise PlanningError(str(error)) from None
+        digest = _hash([_read(file) for file in files])
+        return cls(str(files[0]), str(files[1]), digest, since_ns)
 
 
 WorkloadSource: TypeAlias = JournalPeriod | ScenarioText | OpenbTables
@@ -146,7 +155,7 @@ def _openb_trace(source: OpenbTables, scheduler_name: str) -> WorkloadTrace:
         for name, text in zip(names, content, strict=True)
     ]
     try:
-        return read_openb(tables[0], tables[1], scheduler_name)
+        return read_openb(tables[0], tables[1], scheduler_name, source.since_ns)
     except TraceError as error:
         raise ConfigFileError([str(error)]) from None
 

@@ -68,20 +68,27 @@ def assumptions(nodes: Table, pods: Table) -> tuple[str, ...]:
     )
 
 
-def read_openb(nodes: Table, pods: Table, scheduler_name: str) -> WorkloadTrace:
+def read_openb(
+    nodes: Table, pods: Table, scheduler_name: str, since_ns: int = BEGIN_NS
+) -> WorkloadTrace:
     """The workload trace with pods for ``scheduler_name``.
 
     All nodes exist from the start. A pod that was scheduled in the trace has the same running time
-    here; one that was not is deleted at the same time. :func:`assumptions` has what replaces
-    columns that are absent. Raises :class:`TraceError`.
+    here; one that was not is deleted at the same time. With ``since_ns`` the workload begins then:
+    pods that ended before are omitted, and those that existed arrive at once with the remaining
+    time. :func:`assumptions` has what replaces columns that are absent. Raises :class:`TraceError`.
     """
+    begin_ns = max(since_ns, BEGIN_NS)
     events: list[TraceEvent] = [
-        ObjectSet(BEGIN_NS, _node(row)) for row in _rows(nodes, _NODE_COLUMNS, "sn")
+        ObjectSet(begin_ns, _node(row)) for row in _rows(nodes, _NODE_COLUMNS, "sn")
     ]
     for row in _rows(pods, _POD_COLUMNS, "name"):
-        events += _pod(row, scheduler_name)
+        events += _pod(row, scheduler_name, begin_ns)
+    if begin_ns > BEGIN_NS and not any(isinstance(event, PodCreated) for event in events):
+        begin = f"{api_time(begin_ns):%Y-%m-%dT%H:%M:%SZ}"
+        raise TraceError(f"{pods.name}: no pod exists at {begin} or later")
     events.sort(key=lambda event: event.at_ns)
-    return WorkloadTrace(tuple(events), BEGIN_NS)
+    return WorkloadTrace(tuple(events), begin_ns)
 
 
 class _Row(NamedTuple):
@@ -157,11 +164,13 @@ def _node(row: _Row) -> Node:
     )
 
 
-def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
+def _pod(row: _Row, scheduler_name: str, begin_ns: int) -> list[TraceEvent]:
     name, deleted_ns = row.cells["name"], row.seconds("deletion_time")
     created_ns = row.seconds("creation_time") or BEGIN_NS
     if deleted_ns is not None and deleted_ns < created_ns:
         raise TraceError(f"{row.place}: deletion_time: expected creation_time or later")
+    if deleted_ns is not None and deleted_ns < begin_ns:
+        return []
     requests: dict[str, str | int | float] = {
         "cpu": f"{row.number('cpu_milli')}m",
         "memory": f"{row.number('memory_mib')}Mi",
@@ -187,12 +196,13 @@ def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
             affinity=_affinity(row.text("gpu_spec")),
         ),
     )
+    arrives_ns = max(created_ns, begin_ns)
     if deleted_ns is None:
-        return [PodCreated(created_ns, pod)]
+        return [PodCreated(arrives_ns, pod)]
     if "scheduled_time" in row.cells and not row.text("scheduled_time"):
-        return [PodCreated(created_ns, pod), PodDeleted(deleted_ns, pod.key, uid)]
-    run_ns = max(0, deleted_ns - (row.seconds("scheduled_time") or created_ns))
-    return [PodCreated(created_ns, pod, run_ns)]
+        return [PodCreated(arrives_ns, pod), PodDeleted(deleted_ns, pod.key, uid)]
+    began_ns = max(row.seconds("scheduled_time") or created_ns, begin_ns)
+    return [PodCreated(arrives_ns, pod, max(0, deleted_ns - began_ns))]
 
 
 def _affinity(gpu_spec: str) -> Affinity | None:

@@ -96,3 +96,7 @@ def test_verdict() -> None:
     absent = [Condition.parse("p50_wait_s", "<= baseline")]
     with pytest.raises(PlanningError, match="the baseline has no p50_wait_s"):
         judged(REQUEST, "new.yaml", (baseline, baseline), absent)
+    idle = SideResult(1, figures={"placed": 0, "p50_wait_s": None})
+    period = "from 1970-01-01T00:00:00Z to 1970-01-01T00:00:01Z"
+    with pytest.raises(PlanningError, match=f"no pod gets a node {period}, .* give more --days"):
+        judged(REQUEST, "new.yaml", (idle, idle), DEFAULTS)

@@ -7,7 +7,7 @@ import math
 import resource
 import signal
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from shutil import copy
@@ -25,7 +25,9 @@ from asched.audit.lookup import AuditError
 from asched.audit.whatif.candidate import WhatIfSettings, candidate_config, compare_candidate
 from asched.audit.whatif.comparison import WaitPercentiles
 from asched.capacity.node_counts import node_changes
+from asched.cli.errors import BadInput
 from asched.cli.main import app
+from asched.cli.output import write_page
 from asched.config.file import ConfigFileError
 from asched.journal.opening import open_journal
 from asched.planning.errors import ExecutionError, PlanningError
@@ -214,19 +216,35 @@ def test_table_as_parquet(journal: Path, processes: Executor, tmp_path: Path) ->
 # -- results folder --------------------------------------------------------------------------------
 
 
-def test_full_disk_leaves_no_part_of_a_result(tmp_path: Path) -> None:
-    """A limit of the process acts like a full disk: the write fails in the middle."""
-    cache = ResultCache(tmp_path)
-    cache.put("small", WorkAnswer(worker="w"))
+@pytest.fixture
+def short_files() -> Iterator[None]:
+    """A limit of the process acts like a full disk: a write fails in the middle."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(ExecutionError, match="cannot be written"):
-            cache.put("large", WorkAnswer(error="x" * 5000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("short_files")
+def test_full_disk_leaves_no_part_of_a_report(tmp_path: Path) -> None:
+    table = RunTable([], "nothing")
+    with pytest.raises(PlanningError, match=r"r\.parquet cannot be written"):
+        table.write_parquet(tmp_path / "r.parquet")
+    with pytest.raises(BadInput, match=r"r\.html: cannot be written"):
+        write_page(tmp_path / "r.html", "x" * 5000)
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(PlanningError, match="Is a directory"):
+        table.write_parquet(tmp_path)
+
+
+@pytest.mark.usefixtures("short_files")
+def test_full_disk_leaves_no_part_of_a_result(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path)
+    cache.put("small", WorkAnswer(worker="w"))
+    with pytest.raises(ExecutionError, match="cannot be written"):
+        cache.put("large", WorkAnswer(error="x" * 5000))
     assert [file.name for file in tmp_path.iterdir()] == ["small.json"]
     assert cache.get("small") == WorkAnswer(worker="w")
     assert cache.get("large") is None
@@ -291,6 +309,11 @@ def test_sweep_command(journal: Path, tmp_path: Path) -> None:
     assert table.exit_code == 0, table.output
     assert "8 runs" in table.stdout
     assert "best p95_wait_s: config=" in table.stdout
+    unknown = RUNNER.invoke(
+        app, ["sweep", str(file), "--jobs", "1", "--cache", options[-1], "--best", "waits"]
+    )
+    assert (unknown.exit_code, "8 runs" in unknown.stdout) == (2, True), "the rows are not lost"
+    assert 'no column "waits"' in unknown.stderr
 
 
 @pytest.mark.parametrize(
@@ -298,7 +321,8 @@ def test_sweep_command(journal: Path, tmp_path: Path) -> None:
     [
         ("workload: {journal: j.db}\nseed: 3\n", ":4: seed: unknown field; did you mean seeds?"),
         ("workload: {}\n", ":3: workload: expected exactly one of journal, scenario and openb"),
-        ("workload: {scenario: s.yaml, since: 1h}\n", "since and until need a journal"),
+        ("workload: {scenario: s.yaml, since: 1h}\n", "since needs a journal or an openb trace"),
+        ("workload: {openb: {nodes: n, pods: p}, until: 1h}\n", "until needs a journal"),
         ("workload: {journal: j.db}\naddNodes: [1.5]\n", ":4: addNodes[0]"),
         ("workload: {journal: [}\n", ":3:"),
     ],

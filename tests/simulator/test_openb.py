@@ -89,6 +89,21 @@ def test_trace_events() -> None:
     ]
 
 
+def test_trace_from_a_later_time() -> None:
+    tables = Table("nodes.csv", NODES.splitlines()), Table("pods.csv", PODS.splitlines())
+    begin_ns = BEGIN_NS + 400 * NS_PER_S
+    history = read_openb(*tables, "sched", begin_ns)
+    assert history.begin_ns == begin_ns
+    assert {event.at_ns for event in history.events} == {begin_ns}
+    pods = {e.pod.name: e.run_ns for e in history.events if isinstance(e, PodCreated)}
+    remaining_ns = {name: ns and ns // NS_PER_S for name, ns in pods.items()}
+    assert remaining_ns == {"whole": 600, "half-a": 600, "half-b": 600, "two": 100, "v": 600}
+    waiting = read_openb(*tables, "sched", BEGIN_NS + 50 * NS_PER_S).events
+    assert [e.at_ns for e in waiting if isinstance(e, PodDeleted)] == [BEGIN_NS + 90 * NS_PER_S]
+    with pytest.raises(TraceError, match=r"pods.csv: no pod exists at 2023-01-01T00:16:41Z"):
+        read_openb(*tables, "sched", BEGIN_NS + 1001 * NS_PER_S)
+
+
 def test_pods_share_gpus_of_requested_models() -> None:
     run = _simulated(trace(), "sched")
     pods = {found.pod.name: found for found in run.pods}
