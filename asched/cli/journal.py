@@ -28,6 +28,7 @@ from asched.cli.options import (
 from asched.cli.output import (
     OutputOption,
     TableOrData,
+    counted,
     print_as,
     print_table,
     progress_bar,
@@ -137,8 +138,8 @@ def verify(options: VerifyOptions) -> None:
     if verified.archived_seq:
         typer.echo(f"not verified: records 1 to {verified.archived_seq} in the archive")
     typer.echo(
-        f"verified {verified.records} records in {verified.batches} batches of {verified.writers}"
-        f" writers, {verified.checkpoints} checkpoints"
+        f"verified {counted(verified.records, 'record')} in {verified.batches} batches of"
+        f" {counted(verified.writers, 'writer')}, {counted(verified.checkpoints, 'checkpoint')}"
     )
     print_signatures(verified, head_given=kept is not None)
     typer.echo(f"head {verified.head}")
