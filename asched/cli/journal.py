@@ -31,6 +31,7 @@ from asched.cli.output import (
     counted,
     print_as,
     print_table,
+    print_text,
     progress_bar,
 )
 
@@ -137,7 +138,7 @@ def verify(options: VerifyOptions) -> None:
     verified = query_journal(options.journal, check, must_exist=True, keys=keys)
     if verified.archived_seq:
         typer.echo(f"not verified: records 1 to {verified.archived_seq} in the archive")
-    typer.echo(
+    print_text(
         f"verified {counted(verified.records, 'record')} in {verified.batches} batches of"
         f" {counted(verified.writers, 'writer')}, {counted(verified.checkpoints, 'checkpoint')}"
     )
