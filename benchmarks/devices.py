@@ -82,7 +82,7 @@ class ClaimAllocator:
         """By the spec of a claim, the nodes that may have devices for another one."""
 
     def allocate(self, item: Json) -> AllocationResult | None:
-        """``status.allocation`` for a claim, whose devices are in use from now on.
+        """``status.allocation`` for a claim. Its devices are in use from now on.
 
         A claim with an allocation keeps it. None if no node has devices for the claim. Raises
         AllocationError.

@@ -1,7 +1,8 @@
 """Decoding of Kubernetes' protobuf requests, which ``kubectl create`` and ``drain`` send.
 
 kubectl's typed clients do not fall back to JSON. The messages below are excerpts of the
-``generated.proto`` files of k8s.io/api; a request with another kind gets 415.
+``generated.proto`` files of k8s.io/api. A request with another kind, or with a value in a field
+that the excerpts lack, gets 415: to drop the field would create another object.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from asched.apiserver.errors import Object, bad_request, unsupported_media_type
+from asched.apiserver.errors import Object, StatusError, bad_request
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
-_ACCEPTED = ("application/json", "application/yaml")
 _MAGIC = b"k8s\0"
 _MESSAGES = """
 Unknown: TypeMeta typeMeta 1, bytes raw 2
 TypeMeta: string apiVersion 1, string kind 2
+Empty:
 ObjectMeta: string name 1, string generateName 2, string namespace 3, string uid 5,
   string resourceVersion 6, map labels 11, map annotations 12, repeated string finalizers 14
 Quantity: string string 1
@@ -84,7 +86,7 @@ def _build_pool() -> DescriptorPool:
     for declaration in re.split(r"\n(?=\w)", _MESSAGES.strip()):
         name, fields = declaration.split(":", 1)
         message = file.message_type.add(name=name)
-        for text in fields.split(","):
+        for text in filter(None, fields.split(",")):
             match = _FIELD.fullmatch(text.strip())
             assert match, text
             is_list, is_map, values, kind, field, number = match.groups()
@@ -108,6 +110,16 @@ def _message(kind: str, data: bytes) -> Message:
     return GetMessageClass(_POOL.FindMessageTypeByName(f"k8s.{kind}")).FromString(data)
 
 
+def _is_set(value: Any) -> bool:
+    """Whether an unknown field has a value. Go encodes empty structs, of empty fields in turn."""
+    if not isinstance(value, bytes):
+        return bool(value)
+    try:
+        return any(_is_set(field.data) for field in UnknownFieldSet(_message("Empty", value)))
+    except DecodeError:
+        return True
+
+
 def _json(value: Any) -> Any:
     """A field value as JSON; None for an empty one, which JSON omits."""
     if isinstance(value, bytes):
@@ -120,6 +132,10 @@ def _json(value: Any) -> Any:
         case "IntOrString":
             return value.strVal if value.type == 1 else value.intVal  # type: ignore[attr-defined]
     found: Object = {}
+    for unknown in UnknownFieldSet(value):
+        if _is_set(unknown.data):
+            what = f"field {unknown.field_number} of {value.DESCRIPTOR.name}"
+            raise _unsupported(f"a value in {what}")
     for field, content in value.ListFields():
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             found[field.name] = {key: _json(item) or "" for key, item in content.items()}
@@ -130,15 +146,24 @@ def _json(value: Any) -> Any:
     return found or None
 
 
+def _unsupported(what: str) -> StatusError:
+    return StatusError(
+        415,
+        "UnsupportedMediaType",
+        f"this API server does not read {what} in protobuf; send application/json",
+    )
+
+
 def decode(body: bytes) -> Object:
-    """The object in a request. Raises StatusError 400 for an invalid message, 415 for its kind."""
+    """The object in a request. Raises StatusError 400 for an invalid message, 415 for a kind or
+    a field that is read in JSON only."""
     if not body.startswith(_MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix")
     try:
         envelope: Any = _message("Unknown", body[len(_MAGIC) :])
         kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
         if kind not in _KINDS.split():
-            raise unsupported_media_type(_ACCEPTED)
+            raise _unsupported(f"a {kind or 'message without a kind'}")
         content = _json(_message(kind, envelope.raw)) or {}
     except (DecodeError, UnicodeDecodeError) as error:
         raise bad_request("unable to decode the protobuf message: unexpected EOF") from error

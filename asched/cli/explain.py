@@ -12,6 +12,7 @@ import typer
 
 from asched.cli.device_requests import print_device_requests
 from asched.cli.errors import EXIT_FAILURE, BadInput
+from asched.cli.explained_nodes import print_node, print_nodes, rejection_text
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
@@ -26,7 +27,6 @@ from asched.cli.options import (
 from asched.cli.output import (
     OutputOption,
     TableOrData,
-    breaks_words,
     print_json,
     print_next,
     print_table,
@@ -35,19 +35,15 @@ from asched.cli.output import (
 
 if TYPE_CHECKING:
     from asched.audit.explain_job import JobExplanation
-    from asched.audit.explanation import Explanation, NodeExplanation, NodeRejection
+    from asched.audit.explanation import Explanation, NodeExplanation
     from asched.audit.pod_group.forms import PodGroupExplanation
     from asched.audit.preemption import PreemptionExplanation
     from asched.audit.unblock import NodeUnblocking
     from asched.journal.store import JournalStore
     from asched.pricing.alternatives import DecisionCosts
 
-NODE_LIMIT: Final = 15
-"""Nodes, and kinds of rejection, shown without ``--all``."""
 _CANDIDATES: Final = 5
 """Nodes shown of a preemption."""
-_EXAMPLES: Final = 2
-"""Nodes named of each kind of rejection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +105,9 @@ def explain(options: ExplainOptions) -> None:
     else:
         _print_head(found)
         if options.node is not None:
-            _print_node(found.nodes[0])
+            print_node(found.nodes[0])
         else:
-            print_nodes(found, None if options.every else NODE_LIMIT)
+            print_nodes(found, every=options.every)
             if not found.feasible:
                 print_device_requests(found.nodes)
         if found.preemption is not None:
@@ -260,7 +256,7 @@ def _print_head(found: Explanation) -> None:
     if decision.at is None or not found.reproduced:
         print_text(f"  {found.outcome}{': ' + found.message if found.message else ''}")
     for rejection in found.pre_filter:
-        print_text(f"  {_rejection(rejection)}")
+        print_text(f"  {rejection_text(rejection)}")
     for note in found.notes:
         print_text(f"  note: {note}")
     if found.nodes:
@@ -276,61 +272,6 @@ def _decision(found: Explanation) -> str:
     ties = f", selected from {decision.ties} nodes with that score" if decision.ties > 1 else ""
     nodes = f"{decision.feasible} feasible nodes"
     return f"assigned to {decision.node}, score {decision.score} of {nodes}{ties}"
-
-
-def _rejection(rejection: NodeRejection) -> str:
-    return f"{rejection.plugin}: {', '.join(rejection.reasons)} ({rejection.code})"
-
-
-def print_nodes(found: Explanation, limit: int | None) -> None:
-    """Print the ranked nodes, and those that are rejected: nodes of equal rejections together,
-    without ``limit`` one by one."""
-    feasible = [node for node in found.nodes if node.feasible]
-    rejected = [node for node in found.nodes if not node.feasible]
-    if feasible:
-        _print_ranked(_first(feasible, limit, found.decision.node), found.decision.node)
-        _print_omitted(len(feasible), limit)
-    if not rejected:
-        return
-    if limit is None:
-        print_table(("NODE", "REJECTED BY"), [(node.name, _rejections(node)) for node in rejected])
-        return
-    alike: defaultdict[str, list[str]] = defaultdict(list)
-    for node in rejected:
-        alike[_rejections(node)].append(node.name)
-    most_first = sorted(alike.items(), key=lambda one: -len(one[1]))
-    rows = [(len(names), _examples(names), why) for why, names in most_first[:limit]]
-    print_table(("NODES", "NAMES", "REJECTED BY"), rows)
-    if len(alike) > limit:
-        print_text(f"... of {len(alike)} kinds of rejection; --all shows every node")
-
-
-def _rejections(node: NodeExplanation) -> str:
-    return "; ".join(map(_rejection, node.rejected_by))
-
-
-def _examples(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_EXAMPLES])
-    return f"{shown}, ..." if len(names) > _EXAMPLES else shown
-
-
-def _print_ranked(nodes: Sequence[NodeExplanation], chosen: str) -> None:
-    heads = ("RANK", "NODE", "TOTAL")
-    firsts = [
-        (node.rank, node.name + (" <-" if node.name == chosen else ""), node.total)
-        for node in nodes
-    ]
-    columns = (*heads, *(f"{score.plugin} x{score.weight}" for score in nodes[0].scores))
-    rows = [
-        (*first, *(score.weighted for score in node.scores))
-        for first, node in zip(firsts, nodes, strict=True)
-    ]
-    if not breaks_words(columns, rows):
-        print_table(columns, rows)
-        return
-    lists = [", ".join(f"{s.plugin} {s.weighted}" for s in node.scores) for node in nodes]
-    pairs = zip(firsts, lists, strict=True)
-    print_table((*heads, "WEIGHTED SCORES"), [(*first, scores) for first, scores in pairs])
 
 
 def _print_preemption(found: PreemptionExplanation) -> None:
@@ -394,49 +335,3 @@ def _unblocked(nodes: Sequence[NodeUnblocking]) -> str:
     number = sum(1 + node.alike for node in nodes)
     first = nodes[0].node or "(any)"
     return first if number == 1 else f"{number} nodes such as {first}"
-
-
-def _first(
-    nodes: Sequence[NodeExplanation], limit: int | None, chosen: str
-) -> list[NodeExplanation]:
-    """The first nodes, and the chosen one at any rank."""
-    return [n for i, n in enumerate(nodes) if limit is None or i < limit or n.name == chosen]
-
-
-def _print_omitted(count: int, limit: int | None) -> None:
-    if limit is not None and count > limit:
-        print_text(f"... of {count}; --all shows all, --node NODE the details of one")
-
-
-def _print_node(node: NodeExplanation) -> None:
-    if not node.feasible:
-        print_table(
-            ("PLUGIN", "CODE", f"REJECTS {node.name} BECAUSE"),
-            [(r.plugin, r.code, ", ".join(r.reasons)) for r in node.rejected_by],
-        )
-        _print_requests(node)
-        return
-    print_table(
-        ("PLUGIN", "RAW", "NORMALIZED", "WEIGHT", "WEIGHTED"),
-        [(s.plugin, s.raw, s.normalized, s.weight, s.weighted) for s in node.scores],
-        title=f"{node.name}: total {node.total}, rank {node.rank}",
-    )
-
-
-def _print_requests(node: NodeExplanation) -> None:
-    for problem in node.device_problems:
-        print_text(problem)
-    rows = [
-        (
-            request.claim,
-            request.request,
-            "all" if request.wanted is None else request.wanted,
-            f"{request.suitable} of {request.considered}",
-            ", ".join(f"{count} {reason}" for reason, count in request.refused.items()),
-            ", ".join(request.users),
-        )
-        for request in node.requests
-    ]
-    if rows:
-        columns = ("CLAIM", "REQUEST", "NEEDS", "SUITABLE DEVICES", "REFUSED", "IN USE BY")
-        print_table(columns, rows)

@@ -244,7 +244,8 @@ def read_manifest(name: str) -> tuple[ManifestObject, ...]:
 
 
 def _print(found: FitAnswer, every: bool) -> None:
-    from asched.cli.explain import NODE_LIMIT, print_nodes, print_unblocking
+    from asched.cli.explain import print_unblocking
+    from asched.cli.explained_nodes import print_nodes
 
     explanation = found.explanation
     print_text(found.sentence)
@@ -261,7 +262,7 @@ def _print(found: FitAnswer, every: bool) -> None:
         heads = ("NODES", "PLUGIN", "REJECTED BECAUSE")
         print_table(heads, rows, title=f"pod {explanation.namespace}/{explanation.name}")
     if _single(found) or not found.fits:
-        print_nodes(explanation, None if every else NODE_LIMIT)
+        print_nodes(explanation, every=every)
     _print_groups(found)
     if found.change is not None:
         print_text(f"smallest verified change: {found.change.summary}")

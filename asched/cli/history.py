@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -25,6 +25,7 @@ from asched.cli.options import (
 from asched.cli.output import (
     OutputOption,
     TableOrData,
+    output_width,
     print_json,
     print_next,
     print_table,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from asched.audit.history import NodeTimeline
     from asched.audit.pod_group.history import PodGroupHistory
     from asched.journal.store import JournalStore
+
+
+_NARROW: Final = 100
+"""Columns of a terminal that has no room for dates next to the text of events."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +172,13 @@ def _print_overview(found: list[PodTimeline]) -> None:
 
 def _print_timeline(timeline: PodTimeline) -> None:
     begin = timeline.entries[0].at
+    title = f"pod {timeline.namespace}/{timeline.name}, uid {timeline.uid}"
+    width, form = output_width(), "%Y-%m-%d %H:%M:%S"
+    if width is not None and width < _NARROW and timeline.entries[-1].at.date() == begin.date():
+        title, form = f"{title}, {begin:%Y-%m-%d}", "%H:%M:%S"
     rows = [
         (
-            f"{entry.at:%Y-%m-%d %H:%M:%S}.{entry.at.microsecond // 1000:03d}",
+            f"{entry.at:{form}}.{entry.at.microsecond // 1000:03d}",
             f"+{(entry.at - begin).total_seconds():.3f} s",
             entry.seq,
             *describe(entry),
@@ -179,5 +188,5 @@ def _print_timeline(timeline: PodTimeline) -> None:
     print_table(
         ("TIME (UTC)", "AFTER", "RECORD", "EVENT", ""),
         rows,
-        title=f"pod {timeline.namespace}/{timeline.name}, uid {timeline.uid}",
+        title=title,
     )

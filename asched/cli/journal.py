@@ -28,8 +28,10 @@ from asched.cli.options import (
 from asched.cli.output import (
     OutputOption,
     TableOrData,
+    counted,
     print_as,
     print_table,
+    print_text,
     progress_bar,
 )
 
@@ -136,9 +138,9 @@ def verify(options: VerifyOptions) -> None:
     verified = query_journal(options.journal, check, must_exist=True, keys=keys)
     if verified.archived_seq:
         typer.echo(f"not verified: records 1 to {verified.archived_seq} in the archive")
-    typer.echo(
-        f"verified {verified.records} records in {verified.batches} batches of {verified.writers}"
-        f" writers, {verified.checkpoints} checkpoints"
+    print_text(
+        f"verified {counted(verified.records, 'record')} in {verified.batches} batches of"
+        f" {counted(verified.writers, 'writer')}, {counted(verified.checkpoints, 'checkpoint')}"
     )
     print_signatures(verified, head_given=kept is not None)
     typer.echo(f"head {verified.head}")

@@ -124,6 +124,8 @@ def wants_traceback(args: Sequence[str]) -> bool:
 def _usage_message(error: Any) -> str:
     command = error.ctx.command_path if error.ctx is not None else "asched"
     message = " ".join(error.format_message().replace("Value error, ", "").split())
+    if message.endswith("?"):  # Did you mean ...?
+        return f"{message} See {command} --help"
     return f"{message.rstrip('.')}; see {command} --help"
 
 

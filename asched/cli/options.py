@@ -83,7 +83,7 @@ PricesOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryReportOptions:
-    """A journal whose history is decided again, and the report about it."""
+    """A journal with history to decide again, and the report about it."""
 
     journal: JournalOption = DEFAULT_JOURNAL
     prices: PricesOption = None

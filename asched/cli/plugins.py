@@ -13,7 +13,15 @@ import typer
 
 from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError
 from asched.cli.options import command_group, installed_plugins, read_configuration
-from asched.cli.output import OutputOption, TableOrData, print_as, print_json, print_table, to_plain
+from asched.cli.output import (
+    OutputOption,
+    TableOrData,
+    print_as,
+    print_json,
+    print_table,
+    print_text,
+    to_plain,
+)
 
 if TYPE_CHECKING:
     from asched.cli.plugin_description import (
@@ -127,7 +135,7 @@ def check(
 def _print_findings(found: Iterable[Finding]) -> None:
     for finding in found:
         message = f": {finding.message}" if finding.message else ""
-        typer.echo(f"{finding.outcome.value:6}  {finding.plugin}: {finding.check}{message}")
+        print_text(f"{finding.outcome.value:6}  {finding.plugin}: {finding.check}{message}")
 
 
 def _findings(name: str, registry: PluginRegistry) -> Iterator[Finding]:
@@ -258,9 +266,9 @@ def _print_plugin(plugin: PluginDescription) -> None:
             (each.name, "required" if each.required else _inline(each.default), each.summary)
             for each in plugin.arguments
         ]
-        typer.echo(f"Arguments (args in pluginConfig): {plugin.arguments_summary}")
+        print_text(f"Arguments (args in pluginConfig): {plugin.arguments_summary}")
         print_table(("ARGUMENT", "DEFAULT", ""), arguments)
-        typer.echo(f"asched plugins show {plugin.name} -o json has their JSON Schema.")
+        print_text(f"asched plugins show {plugin.name} -o json has their JSON Schema.")
 
 
 def _print_parts(found: Sequence[SessionPartDescription], *, with_uses: bool) -> None:

@@ -19,7 +19,7 @@ from asched.cli.options import (
     journal_keys,
     query_journal,
 )
-from asched.cli.output import print_json
+from asched.cli.output import print_json, print_text
 
 if TYPE_CHECKING:
     from asched.journal.store import JournalStore
@@ -152,27 +152,27 @@ def verify_proof(path: Path, trusted: Sequence[PublicKey]) -> None:
         raise CommandError(f"{path}: {error}") from None
     for proven in proof.records:
         print_json(readable(proven.record))
-    typer.echo(f"verified: in the journal with head {head.seq}:{head.hash}, key {proof.head.key}")
+    print_text(f"verified: in the journal with head {head.seq}:{head.hash}, key {proof.head.key}")
 
 
 def print_signatures(verified: VerificationResult, *, head_given: bool) -> None:
     """What the signatures of a journal cover. ``head_given``: it matches a stored head."""
     if not verified.keys:
-        typer.echo("not signed: whoever can write the database can change all of it")
+        print_text("not signed: whoever can write the database can change all of it")
         return
     unsigned = verified.head.seq - verified.signed_seq
     rest = f", {unsigned} later records are not signed yet" if unsigned else ""
-    typer.echo(f"signed up to record {verified.signed_seq}{rest}")
+    print_text(f"signed up to record {verified.signed_seq}{rest}")
     trust = "trusted" if verified.trusted else "compare it with yours, or give --trusted-key"
-    typer.echo(f"key {verified.keys[-1]} ({trust})")
+    print_text(f"key {verified.keys[-1]} ({trust})")
     if verified.anchors:
         later = verified.head.seq - verified.anchored_seq
         rest = f", {later} later records are not anchored" if later else ""
         heads = "head" if verified.anchors == 1 else "heads"
         up_to = f"up to record {verified.anchored_seq}{rest}"
-        typer.echo(f"matches {verified.anchors} anchored {heads}, {up_to}")
+        print_text(f"matches {verified.anchors} anchored {heads}, {up_to}")
     elif not head_given:
-        typer.echo(
+        print_text(
             "not anchored: an earlier copy of this journal, or one that was continued from it,"
             " verifies as well; compare it with --anchors or --head"
         )

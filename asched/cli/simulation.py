@@ -118,7 +118,7 @@ def _outcomes(run: WorkloadRun) -> Iterator[tuple[str, str]]:
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print the figures of both runs beside each other, and the pods that differ."""
+    """Print the figures of both runs side by side, and the pods that differ."""
     report = found.report()
     nodes = len({span.node.name for span in found.baseline.run.nodes})
     print_text(

@@ -107,10 +107,10 @@ def _conditions(given: Sequence[str]) -> dict[str, str]:
 
 
 def _print(table: RunTable) -> None:
-    from asched.planning.report import value_text, varied_axes
+    from asched.planning.report import cell_text, varied_axes
 
     columns = [*varied_axes(table), *(name for name in _FIGURES if name in table.columns)]
-    rows = [[value_text(values.get(name)) for name in columns] for values in table.values]
+    rows = [[cell_text(name, values.get(name)) for name in columns] for values in table.values]
     print_text(f"{table.workload}, {len(table)} runs")
     print_table([name.upper() for name in columns], rows)
     for row, values in zip(table.rows, table.values, strict=True):

@@ -189,7 +189,7 @@ class Usage:
             yield pool
 
     def share_number(self, use: DeviceUse) -> int:
-        """Equal only for devices of which shares use equal amounts."""
+        """Equal only for devices with shares that use equal amounts."""
         key = (use.capacity_shares, tuple(sorted(use.consumed.items())))
         number = self._share_numbers.get(key)
         if number is None:

@@ -31,7 +31,7 @@ class SiteUse(NamedTuple):
     whole: Bits
     """Those that are allocated as a whole."""
     shares: tuple[tuple[int, int], ...]
-    """Positions of those of which shares are in use, with :meth:`Usage.share_number`."""
+    """Positions of those with shares in use, with :meth:`Usage.share_number`."""
 
 
 class Site:

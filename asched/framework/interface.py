@@ -353,7 +353,7 @@ class ChangedReservation(NamedTuple):
 
 
 class SettlingReservePlugin(ReservePlugin):
-    """A Reserve plugin whose reservations end once the API server shows what bound pods have.
+    """A Reserve plugin with reservations that end once the API server shows what bound pods have.
 
     Not part of the public API.
     """

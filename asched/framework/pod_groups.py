@@ -105,7 +105,7 @@ class GroupRules(NamedTuple):
     constrained: bool = False
     """Whether it declares scheduling constraints."""
     topology_key: str = ""
-    """The node label of which all pods need the same value; empty for none."""
+    """The node label that must have one value for all pods; empty for none."""
     preferred_topology: tuple[str, ...] = ()
     """Node labels of nested topology levels, the widest first: all pods should run in one domain of
     the last one, or else of the one before, and so on."""

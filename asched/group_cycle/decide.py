@@ -265,7 +265,7 @@ class GroupDecider:
 
 
 def _put_off(members: CycleMembers, head: QueuedPod) -> str:
-    """The message about a group whose namespace has to pay for earlier ones."""
+    """The message about a group if its namespace has to pay for earlier ones."""
     return (
         f"put off: a group of {len(members.pending)} members takes long to try, and namespace"
         f" {head.info.namespace} used up its share of decision time"

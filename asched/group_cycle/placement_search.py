@@ -39,7 +39,7 @@ class SearchResult:
     chosen: TriedPlacement | None = None
     scores: Sequence[PlacementScores] = ()
     reported: TriedPlacement | None = None
-    """If none was chosen: the one whose messages are reported, or the one that failed."""
+    """If none was chosen: the one with the reported messages, or the one that failed."""
     plugins: frozenset[str] = frozenset()
     """The filters that limit the room in placements that were not tried."""
     omitted: str = ""

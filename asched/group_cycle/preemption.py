@@ -161,7 +161,7 @@ def find_victims(
         victims = tuple(unit for unit in units if unit.pods[0].uid in chosen)
         result = try_group()
     if not result.feasible:
-        return result  # a plugin whose answers depend on more than the state
+        return result  # a plugin has answers that depend on more than the state
     return GroupVictims(victims, result)
 
 

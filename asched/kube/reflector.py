@@ -158,8 +158,8 @@ class Reflector:
 
     @property
     def position(self) -> int | None:
-        """Version up to which all changes were delivered; None while a list is due, and for a
-        server whose versions are no numbers. Versions of one resource are comparable (KEP-5504)."""
+        """Version up to which all changes were delivered; None while a list is due, or if the
+        server's versions are not numbers. Versions of one resource are comparable (KEP-5504)."""
         version = self.resource_version
         return int(version) if version.isdecimal() and not self._relist_requested else None
 

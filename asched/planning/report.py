@@ -10,6 +10,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from asched.audit.whatif.report import FRAME, Mark, span_label, upper_bound
 from asched.planning.conditions import Value
+from asched.planning.sweep_file import RECORDED
 from asched.planning.table import AXES, RunRow, RunTable
 
 COST: Final = "node_hours"
@@ -76,7 +77,7 @@ def sweep_page(table: RunTable, title: str) -> str:
         failed=[(name_of(row, table), row.error) for row in table.rows if row.error],
         notes=_notes(shown),
         columns=columns,
-        rows=[[value_text(values.get(name)) for name in columns] for values in table.values],
+        rows=[[cell_text(name, values.get(name)) for name in columns] for values in table.values],
         points=points,
         axes=axes,
         lines=lines,
@@ -109,6 +110,11 @@ def value_text(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def cell_text(column: str, value: Value) -> str:
+    """As :func:`value_text`. The recorded configuration, which has no name, is called so."""
+    return value_text(value) or (RECORDED if column == "config" else "")
 
 
 def _points(table: RunTable) -> tuple[list[Point], PlotAxes]:

@@ -162,7 +162,7 @@ class ReservePluginCalls:
         return [plugin.name for plugin in ended]
 
     def _settling(self, profile: Profile | None, reserved: Assigned) -> list[SettlingReservePlugin]:
-        """The plugins whose reservations the API server has to show."""
+        """The plugins with reservations that the API server has to show."""
         names = {reservation.plugin for reservation in reserved.reservations}
         return [
             plugin

@@ -73,7 +73,7 @@ class PodGroups:
         """The groups with members that wait on Permit, each when something about it changed. A
         cache: it is not part of checkpoints."""
         self.changes: ChangeLog[PodGroupKey] = ChangeLog(_MAX_CHANGES)
-        """The groups of which a member came, left or got a status. A cache as well."""
+        """The groups with a member that came, left or got a status. A cache as well."""
 
     def __iter__(self) -> Iterator[PodGroupKey]:
         return iter(self._groups)

@@ -401,7 +401,7 @@ class AttemptFailed(PodRecord):
 
     attempt: int
     plugin: str
-    """Whose failure it is; empty if an object causes it, such as a selector of a claim."""
+    """The plugin that failed; empty if an object causes it, such as a selector of a claim."""
     message: str
     grouped: bool = False
     """As :attr:`Assigned.grouped`."""

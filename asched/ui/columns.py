@@ -34,7 +34,7 @@ class Chunk(NamedTuple):
     """The rows of some records. Arrays are read-only."""
 
     base_seq: int
-    """The record whose state is the base."""
+    """The record with the state that is the base."""
     last_seq: int
     resources: tuple[str, ...]
     """The columns of values; the last is the number of pods."""

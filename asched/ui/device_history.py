@@ -68,7 +68,7 @@ class _Slice(NamedTuple):
 
 
 class DeviceTracker:
-    """Slices and claims as they are. Each change returns the nodes whose devices it may change."""
+    """Slices and claims as they are. Each change returns nodes with devices that it may change."""
 
     def __init__(self) -> None:
         self._slices: dict[str, _Slice] = {}

@@ -374,7 +374,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _temporary() -> sqlite3.Connection:
-    """An empty database that nobody else sees."""
+    """An empty database that no other process sees."""
     connection = sqlite3.connect("", check_same_thread=False)
     connection.executescript(TABLES)
     return connection

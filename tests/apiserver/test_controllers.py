@@ -1,4 +1,4 @@
-"""Controllers make the pods of workloads, replace them and delete what belongs to nobody."""
+"""Controllers make the pods of workloads, replace them and delete objects without an owner."""
 
 from __future__ import annotations
 

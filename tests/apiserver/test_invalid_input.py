@@ -135,6 +135,29 @@ def test_invalid_protobuf_is_a_bad_request(junk: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        (b"\x0a\x00", 0),  # finalizers: [""], of which Go encodes the empty string
+        (b"\x12\x02\x08\x00", 0),  # a struct with a field that is 0
+        (b"\x0a\x05alpha", 415),
+        (b"\x08\x07", 415),
+    ],
+)
+def test_protobuf_fields_are_read_or_rejected(spec: bytes, code: int) -> None:
+    metadata = b"\x0a\x03\x0a\x01x"
+    raw = metadata + b"\x12" + bytes([len(spec)]) + spec  # field 2 of a Namespace is its spec
+    kind = b"\x0a\x0f\x0a\x02v1\x12\x09Namespace"
+    body = b"k8s\0" + kind + b"\x12" + bytes([len(raw)]) + raw
+    if not code:
+        namespace = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "x"}}
+        assert protobuf.decode(body) == namespace
+        return
+    with pytest.raises(StatusError, match="field 2 of Namespace in protobuf; send") as error:
+        protobuf.decode(body)
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize(
     "body",
     [b"", b"{", b"nonsense", b"[]", b"null", b'"x"', b"\xff", b"[" * 100_000],
 )

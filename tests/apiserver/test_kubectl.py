@@ -98,6 +98,18 @@ async def test_protobuf_objects_are_created(kubectl: Kubectl) -> None:
     assert await kubectl.run("get", "pdb", "b", "-o", "jsonpath={.spec.minAvailable}") == "50%"
 
 
+async def test_protobuf_that_is_not_read_asks_for_json(kubectl: Kubectl) -> None:
+    code, _, said = await kubectl.tried("debug", "node/n0", "--image=x", "--profile=general")
+    assert code == 1
+    assert "this API server does not read a Pod in protobuf; send application/json" in said
+
+
+async def test_explain_states_that_fields_are_not_described(kubectl: Kubectl) -> None:
+    for what in ("pod", "deployment.spec"):
+        printed = " ".join((await kubectl.run("explain", what)).split())
+        assert "publishes no descriptions of fields" in printed
+
+
 async def test_deployment_is_scaled_updated_and_rolled_back(kubectl: Kubectl) -> None:
     cluster = kubectl.server.cluster
     async with anyio.create_task_group() as tasks:

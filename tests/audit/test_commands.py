@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
@@ -47,6 +48,17 @@ def test_history_table(journal: Path) -> None:
     ]  # fmt: skip
     assert "from unschedulable to backoff: node large was observed" in out
     assert "+0.500 s" in out
+
+
+def test_history_names_the_day_once_where_columns_are_few(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns, day_in_rows in ((80, False), (100, True)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        title, *lines = run(journal, "history", "web")[1].splitlines()
+        assert title.endswith(", 2026-01-01") is not day_in_rows
+        first = next(line for line in lines if "observed   " in line)
+        assert first.startswith(" 2026-01-01 ") is day_in_rows
 
 
 def test_history_of_a_period_without_entries(journal: Path) -> None:
@@ -102,6 +114,25 @@ def test_explain_assignment_names_the_chosen_node(journal: Path) -> None:
     [chosen] = [line for line in out.splitlines() if "<-" in line]
     assert chosen.split()[0] == "1"
     assert "NodeResourcesFit x1" in out
+
+
+async def test_nodes_of_equal_scores_share_a_row(tmp_path: Path) -> None:
+    recording = Recording()
+    nodes = [node("small", "4"), *(node(f"large-{number}", "8") for number in range(6))]
+    recording.see(*nodes, pod("web", "1"))
+    recording.decide()
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)) as store:
+        await recording.store_in(store)
+    lines = (await anyio.to_thread.run_sync(run, path, "explain", "web"))[1].splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("RANK\tNODES"))
+    rank, number, names, *_ = lines[at + 1].split("\t")
+    assert (rank, number) == ("1", "6")
+    assert re.fullmatch(r"large-\d <-, large-\d, \.\.\.", names)
+    assert lines[at + 2].split("\t")[:3] == ["7", "1", "small"]
+    assert lines[at + 3] == "... of 7; --all shows all, --node NODE the details of one"
+    lines = (await anyio.to_thread.run_sync(run, path, "explain", "web", "--all"))[1].splitlines()
+    assert len([line for line in lines if line.startswith(("1\t", "7\t"))]) == 7
 
 
 def test_explain_lists_unblocking_changes(journal: Path) -> None:

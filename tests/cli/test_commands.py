@@ -49,6 +49,10 @@ def test_help_names_every_command(args: tuple[str, ...]) -> None:
     ("args", "message"),
     [
         (("no-such",), "asched: No such command 'no-such'; see asched --help\n"),
+        (
+            ("histroy",),
+            "asched: No such command 'histroy'. Did you mean 'history'? See asched --help\n",
+        ),
         (("--no-such",), "asched: No such option: --no-such; see asched --help\n"),
         (("plugins",), "asched: Missing command; see asched plugins --help\n"),
         (("config", "check"), "asched: Missing argument 'file'; see asched config check --help\n"),

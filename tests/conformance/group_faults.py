@@ -33,7 +33,7 @@ def rule_by_answer(
     case: GroupCase, laboratory: GroupLaboratory, answer: CycleAnswer
 ) -> FaultRule | None:
     """The rule of a recorded group that waits for victims, where the recording alone does not show
-    the fault: whether they are in vain or for a surplus member, and which terms were missed in the
+    the fault: whether they are useless or for a surplus member, and which terms were missed in the
     passes that chose them, which are not recorded."""
     if case.canonical is None or case.canonical["outcome"] != "waiting":
         return None
@@ -88,7 +88,7 @@ def _outside_domain(
 def _violated_terms(
     laboratory: GroupLaboratory, placed: Mapping[str, str], new: set[str]
 ) -> Iterator[str]:
-    """Required anti-affinity between members in one domain, of which one is new."""
+    """Required anti-affinity between members in one domain; one of them is new."""
     nodes = laboratory.state.nodes
     for name, node in placed.items():
         owner = laboratory.pod(name)

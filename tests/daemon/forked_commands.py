@@ -2,7 +2,7 @@
 
 Most of the time that a start of ``asched run`` takes is spent importing. This program imports once
 and forks a *runner* for each connection to its socket. The first line that a runner receives is a
-JSON list: a module, whose ``prepare`` it calls, and its environment. For each further line (the
+JSON list: a module, to call its ``prepare``, and its environment. For each further line (the
 file for output, then the arguments), it forks a process that runs the command line. It answers
 with the process id, and with the exit status when the process ends (negative: minus the signal).
 A runner runs one command at a time. The program ends when its standard input is closed, and

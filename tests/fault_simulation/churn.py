@@ -61,7 +61,7 @@ class Churn:
         self._apps_made = 0
         self._nodes_made = 0
         self._lost_groups: dict[str, float] = {}
-        """Apps whose PodGroup is to be recreated, with the due time."""
+        """Apps with a PodGroup to recreate, with the due time."""
         self._trees = GroupTrees(cluster, chance, trace)
         self._lost: list[tuple[float, Object]] = []
         """Nodes to recreate, with their due time."""

@@ -43,7 +43,7 @@ _replace = msgspec.structs.replace
 
 
 class GroupScheduling(Scheduling):
-    """A state whose profile schedules whole groups. A cycle must leave the state as it was."""
+    """A state with a profile that schedules whole groups. A cycle must leave it as it was."""
 
     def __init__(
         self,

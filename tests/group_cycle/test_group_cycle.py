@@ -309,7 +309,7 @@ def test_group_does_not_preempt_groups_of_equal_priority() -> None:
 
 
 def test_member_alone_is_recorded_with_its_gang(s: GroupScheduling) -> None:
-    """A member whose siblings were rejected by a plugin is retried with them."""
+    """A member is retried with its siblings if a plugin rejected them."""
     nodes(s, 1)
     s.see(a_group("a", 2), *gang_pods("a", 2))
     decisions = s.next()

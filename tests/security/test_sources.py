@@ -103,7 +103,7 @@ INDEX_FILES: Final = frozenset(
     ROOT / "asched" / "ui" / name
     for name in ("index_file.py", "state_file.py", "history_tables.py")
 )
-"""Files beside the journal, which may be deleted at will."""
+"""Files next to the journal that may be deleted at any time."""
 
 
 def test_sql_is_not_composed_from_data() -> None:

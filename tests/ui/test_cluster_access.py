@@ -184,7 +184,7 @@ async def test_account_needs_the_right_to_ask(tmp_path: Path) -> None:
 
 async def test_reviews_of_the_embedded_server(tmp_path: Path) -> None:
     async with reviewing(tmp_path) as (_, reviewer):
-        assert await reviewer.authenticate("token-of-nobody") is None
+        assert await reviewer.authenticate("token-of-no-user") is None
         user = await reviewer.authenticate("token-of-tenant")
         assert user == ReviewedUser("tenant", "uid-of-tenant", ("system:authenticated",))
         for question, allowed in (

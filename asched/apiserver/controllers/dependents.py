@@ -192,7 +192,7 @@ def removal_order(pods: list[Object]) -> list[Object]:
 
 
 def conditions_with(status: Object, new: Object, now: str) -> list[Object]:
-    """The conditions with ``new``, whose transition time is kept unless its status changes."""
+    """The conditions with ``new``. Its transition time is kept unless its status changes."""
     old: list[Object] = list(status.get("conditions") or ())
     previous = next((c for c in old if c["type"] == new["type"]), None)
     since = now

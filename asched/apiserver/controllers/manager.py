@@ -36,7 +36,7 @@ class Controllers(Reconciler):
     """All controllers, with one queue.
 
     Also the garbage collector, which deletes what belongs to deleted objects only, and the one of
-    pods, which deletes the pods of deleted nodes. Objects whose owners never existed stay.
+    pods, which deletes the pods of deleted nodes. Objects with owners that never existed stay.
     """
 
     resources = (_PODS, _NODES, *_BY_KIND.values(), "persistentvolumeclaims")

@@ -123,7 +123,7 @@ def with_node_changes(trace: WorkloadTrace, changes: NodeChanges) -> ChangedTrac
 
 
 def with_only_nodes(trace: WorkloadTrace, patterns: str) -> WorkloadTrace:
-    """The trace without the nodes whose names match none of the comma-separated shell patterns;
+    """The trace without the nodes with names that match none of the comma-separated shell patterns;
     empty text keeps all. Pods on the others go as with :func:`with_node_changes`.
 
     Raises :class:`AuditError` if no node matches a pattern.

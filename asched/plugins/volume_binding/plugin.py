@@ -281,7 +281,7 @@ class VolumeBinding(
         """Success once all claims are bound, an error if they cannot be, else None
         (``checkBindings``)."""
         if self._assumed.choice(pod.uid) is None:
-            return _failed("pod does not exist any more")
+            return _failed("pod no longer exists")
         nodes = self.handle.cluster.nodes
         row = nodes.row_of(node_name)
         if row is None:
