@@ -424,11 +424,15 @@ class ClusterWatch:
         )
 
     async def run(self) -> None:
-        """Watch until cancelled. Resources are listed one after the other, so those that pods refer
-        to are known before the pods. One that cannot be listed does not delay the next."""
+        """Watch until cancelled. All resources but pods are listed at the same time, and pods after
+        them: what pods refer to is known before. One that cannot be listed delays no other."""
+        pods = [r for r in self.reflectors if r.resource is Resource.PODS]
+        others = [r for r in self.reflectors if r.resource is not Resource.PODS]
         async with anyio.create_task_group() as tasks:
-            for reflector in self.reflectors:
-                await tasks.start(reflector.run)
+            for reflectors in (others, pods):
+                async with anyio.create_task_group() as first_lists:
+                    for reflector in reflectors:
+                        first_lists.start_soon(tasks.start, reflector.run)
             self._tasks = tasks
             self._started.set()
 

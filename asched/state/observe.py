@@ -16,8 +16,7 @@ from asched.model.claim_limits import used_device_statuses
 from asched.model.custom import CustomObject
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import POD_SCHEDULED, ContainerStatus, Pod, PodCondition, PodStatus
-from asched.model.quantity import QuantityText
+from asched.model.pod import POD_SCHEDULED, Pod, PodCondition, statuses_repeat_template
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
@@ -288,7 +287,7 @@ def _reduced_pod(pod: Pod) -> Pod:
     conditions: tuple[PodCondition, ...] = tuple(
         [replace(condition, message="") for condition in status.conditions if _is_used(condition)]
     )
-    redundant = reports and _statuses_repeat_template(pod)
+    redundant = reports and statuses_repeat_template(pod)
     if redundant and any(c.type == "PodResizePending" for c in conditions):
         redundant = False
     if conditions == status.conditions and not redundant:
@@ -311,30 +310,6 @@ def _is_used(condition: PodCondition) -> bool:
     if condition.type == POD_SCHEDULED:
         return condition.status != "True"
     return condition.type in _USED_POD_CONDITIONS
-
-
-def _statuses_repeat_template(pod: Pod) -> bool:
-    """Whether the pod and every container have the resources of the template; only a pod resized in
-    place differs."""
-    at_pod_level = pod.spec.resources
-    if at_pod_level is not None and not _repeats(pod.status, at_pod_level.requests):
-        return False
-    requested = {
-        container.name: container.resources.requests
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-    }
-    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    return all(_repeats(status, requested.get(status.name)) for status in statuses)
-
-
-def _repeats(
-    status: PodStatus | ContainerStatus, requested: Mapping[str, QuantityText] | None
-) -> bool:
-    """Whether actual and allocated requests are missing or equal to ``requested``."""
-    actual, allocated = status.resources, status.allocated_resources
-    return (actual is None or actual.requests == requested) and (
-        allocated is None or allocated == requested
-    )
 
 
 def _reduced_node(node: Node) -> Node:
