@@ -13,7 +13,8 @@ from asched.state import session_records as sr
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """All objects of a resource. Known objects that are missing here were deleted."""
+    """All objects of a resource, or the next part of them. Known objects that are in no part of a
+    list were deleted."""
 
     resource: WatchedResource
     objects: tuple[AnyObject, ...]
@@ -23,6 +24,10 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     """Number of requested relists of the watch when this list was requested."""
     api_version: str = ""
     """``group/version`` of the list, for a resource with several known versions."""
+    begins: bool = True
+    """Whether it is the first part of a list. A list that did not end is replaced by it."""
+    ends: bool = True
+    """Whether it is the last part."""
 
 
 class Upserted(msgspec.Struct, frozen=True, gc=False):

@@ -19,6 +19,7 @@ from asched.state.cluster import ClusterState
 from asched.state.observe import (
     ListedChange,
     RefusedPod,
+    UnlistedObjects,
     observe_deletion,
     observe_list,
     observe_object,
@@ -94,6 +95,8 @@ class SchedulerCore:
         self._victims = fold.state.evictions.by_victim
         self._unconfirmed_bindings = UnconfirmedBindings(fold.state)
         self._listing: _Listing | None = None
+        self._unlisted: dict[WatchedResource, UnlistedObjects] = {}
+        """Of lists whose last part has not arrived."""
         self.held_updates = HeldUpdates(fold.state)
         self._refused: list[RefusedPod] = []
         self._refuse = self._refused.append
@@ -177,18 +180,10 @@ class SchedulerCore:
 
     def observe(self, change: Change) -> None:
         """Fold what a change of the cluster means for scheduling. A change that no decision depends
-        on leaves no record. After a list, call :meth:`continue_list` until :attr:`listing` ends."""
+        on leaves no record. After a list, or a part of one, call :meth:`continue_list` until
+        :attr:`listing` ends."""
         if isinstance(change, Listed):
-            self.held_updates.discard_all(change.resource)
-            changes = observe_list(
-                self.state,
-                change.resource,
-                change.objects,
-                change.unreadable,
-                self._refuse,
-                api_version=change.api_version,
-            )
-            self._listing = _Listing(change.resource, change.relist_count, changes)
+            self._observe_list(change)
             return
         if isinstance(change, Upserted):
             self._observe_upserted(change)
@@ -198,6 +193,24 @@ class SchedulerCore:
         record = observe_deletion(self.state, change.object)
         if record is not None:
             self.apply(record)
+
+    def _observe_list(self, change: Listed) -> None:
+        resource = change.resource
+        if change.begins:
+            self.held_updates.discard_all(resource)
+            self._unlisted[resource] = UnlistedObjects(self.state, resource)
+        unlisted = self._unlisted.pop(resource) if change.ends else self._unlisted[resource]
+        changes = observe_list(
+            self.state,
+            resource,
+            change.objects,
+            change.unreadable,
+            self._refuse,
+            api_version=change.api_version,
+            unlisted=unlisted,
+            ends=change.ends,
+        )
+        self._listing = _Listing(resource, change.relist_count, changes, change.ends)
 
     def _observe_upserted(self, change: Upserted) -> None:
         record = observe_object(self.state, change.object, self._refuse)
@@ -236,9 +249,10 @@ class SchedulerCore:
         if record is not None:
             self.apply(record)
             return
-        resource, relist_count, _ = self._listing
+        resource, relist_count, _, ends = self._listing
         self._listing = None
-        self.mark_listed(resource, relist_count)
+        if ends:
+            self.mark_listed(resource, relist_count)
 
     def take_refused(self) -> list[RefusedPod]:
         """Remove and return the pods that were not recorded since the last call."""
@@ -361,8 +375,9 @@ class SchedulerCore:
 
 
 class _Listing(NamedTuple):
-    """A list that is being folded."""
+    """A list, or a part of one, that is being folded."""
 
     resource: WatchedResource
     relist_count: int
     changes: Iterator[ListedChange]
+    ends: bool

@@ -35,6 +35,7 @@ from asched.daemon.reload.reloader import ConfigApplied, SessionFiles
 from asched.daemon.signing.signer import HeadSigner, head_metrics
 from asched.daemon.signing.start import check_against, file_anchors
 from asched.daemon.startup import (
+    PART_OBJECTS,
     DaemonContext,
     cluster_watch,
     recover,
@@ -305,7 +306,8 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
     if start.buffered is not None:
         watch = start.buffered.watch
     else:
-        watch = cluster_watch(configuration, client, inbox, context.registry.load)
+        load = context.registry.load
+        watch = cluster_watch(configuration, client, inbox, load, PART_OBJECTS)
     metrics.watch(state, lambda: watch.reflectors)
     metrics.watch_work(inbox, lambda: effects.in_flight, events)
     metrics.watch_held_updates(engine.held_updates)

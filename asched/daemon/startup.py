@@ -34,7 +34,7 @@ from asched.journal.statistics import journal_id
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.reflector import ClusterWatch
+from asched.kube.reflector import ClusterWatch, ReflectorSettings
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.custom import CustomResource
 from asched.model.resources import (
@@ -120,10 +120,20 @@ async def fold_journal(fold: Fold, reader: ChainReader, after_seq: int = 0) -> i
     return last_seq + 1
 
 
+PART_OBJECTS = 5_000
+"""Objects of a list that are folded while the next ones are fetched. A million pods would not fit
+into memory before the fold replaces what they share by their templates."""
+
+
 def cluster_watch(
-    configuration: Configuration, client: ApiClient, sink: ChangeSink, load: PluginLoader
+    configuration: Configuration,
+    client: ApiClient,
+    sink: ChangeSink,
+    load: PluginLoader,
+    part_objects: int | None = None,
 ) -> ClusterWatch:
-    """A watch of all resources that the configuration uses."""
+    """A watch of all resources that the configuration uses. ``part_objects``: as
+    :class:`ReflectorSettings`."""
     profiles, sessions = configuration.profiles, configuration.sessions
     return ClusterWatch(
         client,
@@ -131,6 +141,7 @@ def cluster_watch(
         watched_resources(profiles, sessions, load),
         finished_pods=bool(sessions),  # batch sessions count the finished pods of a job
         annotations=annotations_of(profiles, load),
+        settings=ReflectorSettings(part_objects=part_objects),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import anyio.lowlevel
@@ -42,31 +43,42 @@ class PageSize:
         return smaller
 
 
-class FetchedList(NamedTuple):
-    """All pages of a list."""
+class FetchedPart(NamedTuple):
+    """Some pages of a list."""
 
     objects: list[AnyObject]
     unreadable: set[str]
     """Keys of objects that exist but cannot be decoded."""
     resource_version: str
+    begins: bool
+    """Whether it is the first part. A list whose continue token expired begins again."""
+    ends: bool
 
 
 class PagedLists:
     """Lists of one resource. Remembers the size of pages from one list to the next."""
 
-    def __init__(self, client: ApiClient, decoder: ObjectDecoder, largest_page: int) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        decoder: ObjectDecoder,
+        largest_page: int,
+        part_objects: int | None = None,
+    ) -> None:
+        """``part_objects``: least number of objects in a part but the last; None for one part."""
         self._client = client
         self._decoder = decoder
         self._pages = PageSize(largest_page)
+        self._part_objects = part_objects
 
-    async def fetch(self, path: str, selector: dict[str, str]) -> FetchedList:
-        """All objects of the collection at ``path`` that the selector matches.
+    async def fetch(self, path: str, selector: dict[str, str]) -> AsyncIterator[FetchedPart]:
+        """All objects of the collection at ``path`` that the selector matches, part by part.
 
         Raises ApiError, NoResponseError and MalformedResponseError.
         """
         params = self._first_page(selector)
         found = DecodedObjects([], set())
-        expired = 0
+        expired, begins = 0, True
         while True:
             try:
                 body = await self._client.request("GET", path, params=params)
@@ -84,7 +96,7 @@ class PagedLists:
                     raise
                 # The continue token expired. Retry in pages once, then without a limit.
                 expired += 1
-                found = DecodedObjects([], set())
+                found, begins = DecodedObjects([], set()), True
                 params = self._first_page(selector) if expired == 1 else dict(selector)
                 continue
             page = self._decoder.page(body)
@@ -95,9 +107,12 @@ class PagedLists:
             params["continue"] = page.continue_token
             if "limit" in params:
                 params["limit"] = str(self._pages.limit)
+            if self._part_objects is not None and len(found.objects) >= self._part_objects:
+                yield FetchedPart(*found, page.resource_version, begins, ends=False)
+                found, begins = DecodedObjects([], set()), False
         if not page.resource_version:
             raise MalformedResponseError("list without a resourceVersion")
-        return FetchedList(found.objects, found.unreadable, page.resource_version)
+        yield FetchedPart(*found, page.resource_version, begins, ends=True)
 
     def _first_page(self, selector: dict[str, str]) -> dict[str, str]:
         return selector | {"limit": str(self._pages.limit)}

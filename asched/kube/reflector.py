@@ -8,6 +8,7 @@ server does. A request with progress is followed by the next one immediately.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +56,9 @@ class ReflectorSettings(msgspec.Struct, frozen=True):
 
     page_limit: int = 500
     """Largest number of objects in a page of a list."""
+    part_objects: int | None = None
+    """Least number of objects in a part of a list but the last. By default a list is delivered in
+    one part, once it is complete."""
     watch_timeout_s: tuple[int, int] = (300, 600)
     """Range of the random ``timeoutSeconds`` of a watch."""
     watch_grace_s: float = 30.0
@@ -135,7 +139,9 @@ class Reflector:
         """Selects the objects; empty selects all."""
         self._settings = settings or ReflectorSettings()
         self._served = ServedVersion(client, resource)
-        self._lists = PagedLists(client, self.decoder, self._settings.page_limit)
+        self._lists = PagedLists(
+            client, self.decoder, self._settings.page_limit, self._settings.part_objects
+        )
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
         every_s = self._settings.log_every_s
@@ -223,25 +229,35 @@ class Reflector:
         return self._backoff.next_s()
 
     async def _list(self) -> None:
-        """Fetch all pages and deliver them as one list."""
+        """Fetch all pages and deliver them."""
         self.counts.lists += 1
         relist_count = self.relist_count
-        found = await self._lists.fetch(self._served.path, self.selector)
-        listed = Listed(
-            self.resource,
-            tuple(found.objects),
-            frozenset(found.unreadable),
-            relist_count,
-            self._served.api_version,
-        )
-        self._sink.put_changes((listed,))
+        parts = self._lists.fetch(self._served.path, self.selector)
+        async with aclosing(parts):
+            async for found in parts:
+                listed = Listed(
+                    self.resource,
+                    tuple(found.objects),
+                    frozenset(found.unreadable),
+                    relist_count,
+                    self._served.api_version,
+                    found.begins,
+                    found.ends,
+                )
+                self._sink.put_changes((listed,))
+                self.responded.set()
+                if found.ends:
+                    self._on_listed(found.resource_version)
+                del found, listed  # the sink may drop the objects while it has no capacity
+                await self._sink.wait_for_capacity()
+
+    def _on_listed(self, resource_version: str) -> None:
+        """A complete list was delivered."""
         self.synced = True
-        self.responded.set()
-        self.resource_version = found.resource_version
+        self.resource_version = resource_version
         self._consecutive_failures = 0
         self._slow_backoff.reset()
         self._problems.list.resolved()
-        await self._sink.wait_for_capacity()
 
     async def _watch(self) -> float:
         """Watch until the stream ends. Raises the error that ended it if there was no progress."""
@@ -382,10 +398,12 @@ class ClusterWatch:
         *,
         finished_pods: bool = False,
         annotations: Collection[str] = (),
+        settings: ReflectorSettings | None = None,
     ) -> None:
         """``finished_pods``: whether to watch finished pods; ``annotations``: names of pod
         annotations that plugins read."""
         self.annotations = frozenset(annotations)
+        self._settings = settings
         self._client = client
         self._sink = sink
         self.finished_pods = finished_pods
@@ -400,16 +418,21 @@ class ClusterWatch:
             self._client,
             resource,
             self._sink,
+            self._settings,
             field_selector=UNFINISHED_PODS if pods and not self.finished_pods else "",
             annotations=self.annotations if pods else (),
         )
 
     async def run(self) -> None:
-        """Watch until cancelled. Resources are listed one after the other, so those that pods refer
-        to are known before the pods. One that cannot be listed does not delay the next."""
+        """Watch until cancelled. All resources but pods are listed at the same time, and pods after
+        them: what pods refer to is known before. One that cannot be listed delays no other."""
+        pods = [r for r in self.reflectors if r.resource is Resource.PODS]
+        others = [r for r in self.reflectors if r.resource is not Resource.PODS]
         async with anyio.create_task_group() as tasks:
-            for reflector in self.reflectors:
-                await tasks.start(reflector.run)
+            for reflectors in (others, pods):
+                async with anyio.create_task_group() as first_lists:
+                    for reflector in reflectors:
+                        first_lists.start_soon(tasks.start, reflector.run)
             self._tasks = tasks
             self._started.set()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -351,3 +351,27 @@ def claim_names(pod: Pod) -> Iterator[str]:
         name = entry.resource_claim_name or generated.get(entry.name)
         if name:
             yield name
+
+
+def statuses_repeat_template(pod: Pod) -> bool:
+    """Whether the pod and every container have the resources of the template; only a pod resized in
+    place differs."""
+    at_pod_level = pod.spec.resources
+    if at_pod_level is not None and not _repeats(pod.status, at_pod_level.requests):
+        return False
+    requested = {
+        container.name: container.resources.requests
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+    }
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    return all(_repeats(status, requested.get(status.name)) for status in statuses)
+
+
+def _repeats(
+    status: PodStatus | ContainerStatus, requested: Mapping[str, QuantityText] | None
+) -> bool:
+    """Whether actual and allocated requests are missing or equal to ``requested``."""
+    actual, allocated = status.resources, status.allocated_resources
+    return (actual is None or actual.requests == requested) and (
+        allocated is None or allocated == requested
+    )

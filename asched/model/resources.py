@@ -26,7 +26,13 @@ from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.nesting import decode_any_depth, prune_nesting
 from asched.model.node import Node
-from asched.model.pod import ContainerStatus, Pod, PodStatus, Volume
+from asched.model.pod import (
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    Volume,
+    statuses_repeat_template,
+)
 from asched.model.quantity import QuantityError, milli_value, value
 from asched.model.slice_decoding import SliceDecoder
 
@@ -171,7 +177,7 @@ class WatchedResource(Enum):
 class Resource(WatchedResource):
     """The resources that kube-scheduler 1.36 watches, readable for ``system:kube-scheduler``.
 
-    They are listed in this order, so that the objects that pods refer to come before pods.
+    Pods are listed after all others, so that the objects that they refer to are known before.
     """
 
     NAMESPACES = _builtin(workloads.Namespace, "v1", "namespaces", namespaced=False)
@@ -408,7 +414,9 @@ def _check_pod(pod: Pod) -> None:
             _read_quantities(container.resources.requests)
         for container in spec.init_containers:
             _read_quantities(container.resources.requests)
-        if spec.resources is None and not spec.overhead and not status.reports_resources:
+        at_pod_level = (spec.resources, spec.overhead, status.resources, status.allocated_resources)
+        # Container statuses usually repeat the quantities that were read here.
+        if not any(at_pod_level) and statuses_repeat_template(pod):
             return
     except QuantityError:
         pass

@@ -16,8 +16,7 @@ from asched.model.claim_limits import used_device_statuses
 from asched.model.custom import CustomObject
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import POD_SCHEDULED, ContainerStatus, Pod, PodCondition, PodStatus
-from asched.model.quantity import QuantityText
+from asched.model.pod import POD_SCHEDULED, Pod, PodCondition, statuses_repeat_template
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
@@ -86,6 +85,37 @@ def observe_deletion(state: ClusterState, deleted: Object) -> ObjectDeleted | No
     return ObjectDeleted(kind.__name__, key, uid)
 
 
+class UnlistedObjects:
+    """The known objects of a resource that no part of a list has shown yet."""
+
+    def __init__(self, state: ClusterState, resource: WatchedResource) -> None:
+        """At the beginning of the list."""
+        self._uids: dict[str, tuple[str, ...]]
+        if resource is Resource.PODS:
+            self._uids = {key: (entry.info.uid,) for key, entry in state.pods.items()}
+            for key, info in state.sessions.finished.items():
+                self._uids[key] = (*self._uids.get(key, ()), info.uid)
+        else:
+            self._uids = {item.key: (item.uid,) for item in _stored(state, resource)}
+
+    def deleted(
+        self, objects: Sequence[AnyObject], unreadable: Collection[str], *, ends: bool
+    ) -> list[tuple[str, str]]:
+        """Key and uid of the objects that a part of the list shows to be deleted: replaced ones,
+        and at the end of the list all that no part has."""
+        uids = self._uids
+        found: list[tuple[str, str]] = []
+        if not uids:
+            return found
+        for item in objects:
+            found += [(item.key, uid) for uid in uids.pop(item.key, ()) if uid != item.uid]
+        for key in unreadable:
+            uids.pop(key, None)
+        if ends:
+            found += [(key, uid) for key, known in uids.items() for uid in known]
+        return found
+
+
 def observe_list(
     state: ClusterState,
     resource: WatchedResource,
@@ -94,25 +124,23 @@ def observe_list(
     refuse: Refuse = _ignore,
     *,
     api_version: str = "",
+    unlisted: UnlistedObjects | None = None,
+    ends: bool = True,
 ) -> Iterator[ListedChange]:
-    """Records of a complete list: its version if that is new, deletions, additions and updates.
+    """Records of a list or of a part of it: its version if that is new, deletions, additions and
+    updates.
 
     An object with the name of another one and another uid replaced it, so the other one was
-    deleted. ``unreadable`` are keys of objects that exist but could not be decoded. The caller
-    folds each record before it takes the next one.
+    deleted. ``unreadable`` are keys of objects that exist but could not be decoded. ``unlisted`` is
+    the same for all parts of a list, of which the last one ``ends`` it. The caller folds each
+    record before it takes the next one.
     """
     kind = resource.type.__name__
     if api_version and state.object_store.api_versions.get(kind) != api_version:
         yield ApiVersionServed(kind, api_version)
-    listed = {item.key: item.uid for item in objects}
-    if resource is Resource.PODS:
-        known = [(key, entry.info.uid) for key, entry in state.pods.items()]
-        known += [(key, info.uid) for key, info in state.sessions.finished.items()]
-    else:
-        known = [(item.key, item.uid) for item in _stored(state, resource)]
-    for key, uid in known:
-        if listed.get(key) != uid and (key in listed or key not in unreadable):
-            yield ObjectDeleted(kind, key, uid)
+    unlisted = unlisted or UnlistedObjects(state, resource)
+    for key, uid in unlisted.deleted(objects, unreadable, ends=ends):
+        yield ObjectDeleted(kind, key, uid)
     for item in objects:
         change = observe_object(state, item, refuse)
         if change is not None:
@@ -259,7 +287,7 @@ def _reduced_pod(pod: Pod) -> Pod:
     conditions: tuple[PodCondition, ...] = tuple(
         [replace(condition, message="") for condition in status.conditions if _is_used(condition)]
     )
-    redundant = reports and _statuses_repeat_template(pod)
+    redundant = reports and statuses_repeat_template(pod)
     if redundant and any(c.type == "PodResizePending" for c in conditions):
         redundant = False
     if conditions == status.conditions and not redundant:
@@ -282,30 +310,6 @@ def _is_used(condition: PodCondition) -> bool:
     if condition.type == POD_SCHEDULED:
         return condition.status != "True"
     return condition.type in _USED_POD_CONDITIONS
-
-
-def _statuses_repeat_template(pod: Pod) -> bool:
-    """Whether the pod and every container have the resources of the template; only a pod resized in
-    place differs."""
-    at_pod_level = pod.spec.resources
-    if at_pod_level is not None and not _repeats(pod.status, at_pod_level.requests):
-        return False
-    requested = {
-        container.name: container.resources.requests
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-    }
-    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    return all(_repeats(status, requested.get(status.name)) for status in statuses)
-
-
-def _repeats(
-    status: PodStatus | ContainerStatus, requested: Mapping[str, QuantityText] | None
-) -> bool:
-    """Whether actual and allocated requests are missing or equal to ``requested``."""
-    actual, allocated = status.resources, status.allocated_resources
-    return (actual is None or actual.requests == requested) and (
-        allocated is None or allocated == requested
-    )
 
 
 def _reduced_node(node: Node) -> Node:

@@ -136,6 +136,21 @@ def test_list_is_folded_step_by_step(core: SchedulerCore) -> None:
     assert kinds(core.take_records()) == ["TurnStarted", *["ObjectObserved"] * 3]
 
 
+def test_parts_of_a_list_are_folded_before_it_ends(core: SchedulerCore) -> None:
+    core.await_lists({Resource.NODES: 0})
+    core.begin_turn(START_NS + NS_PER_S)
+    core.observe(upserted(a_node("gone")))
+    nodes = tuple(a_node(f"n{i}") for i in range(3))
+    abandoned = Listed(Resource.NODES, nodes[:1], ends=False)
+    first = Listed(Resource.NODES, nodes[:2], ends=False)
+    for part in (abandoned, first, Listed(Resource.NODES, nodes[2:], begins=False)):
+        assert core.unsynced
+        core.observe(part)
+        _finish_list(core)
+    assert not core.unsynced
+    assert sorted(core.state.objects(Node)) == ["n0", "n1", "n2"]
+
+
 def test_nothing_is_decided_before_the_lists_or_on_standby(core: SchedulerCore) -> None:
     core.begin_turn(START_NS + NS_PER_S)
     for item in (a_node("n0"), a_pod("p")):

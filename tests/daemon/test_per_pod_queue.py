@@ -133,6 +133,28 @@ async def test_inbox_delays_watches_but_not_outcomes() -> None:
     assert inbox.next_outcome() is None
 
 
+async def test_inbox_holds_few_parts_of_lists() -> None:
+    inbox, handed_over = Inbox(), 0
+
+    async def watch() -> None:
+        nonlocal handed_over
+        for _ in range(5):
+            inbox.put_changes((Listed(Resource.PODS, (), ends=False),))
+            await inbox.wait_for_capacity()
+            handed_over += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(inbox), handed_over) == (2, 1)
+        inbox.next_change()
+        await anyio.wait_all_tasks_blocked()
+        assert (len(inbox), handed_over) == (2, 2)
+        while inbox.next_change() is not None:
+            await anyio.wait_all_tasks_blocked()
+    assert handed_over == 5
+
+
 def test_leadership_is_delivered_after_earlier_changes() -> None:
     inbox, listed = Inbox(), Listed(Resource.PODS, ())
     gained, bound = LeadershipGained(1), Bound("default/p", "u", "n")

@@ -390,6 +390,28 @@ async def test_resource_not_served_is_empty() -> None:
     assert all(slept >= 5 for slept in scene.clock.sleeps_s)
 
 
+async def test_long_list_is_delivered_in_parts() -> None:
+    """A continue token that expired begins the list again."""
+    lists = in_turn(
+        listing([node("a", 1), node("b", 1)], "5", "next"),
+        refusal(410, "Expired", "too old"),
+        listing([node("a", 1), node("b", 2)], "7", "next"),
+        listing([node("c", 3)], "7", "last"),
+        listing([], "7"),
+    )
+    script = lists_and_watches(lists, in_turn(HANG))
+    async with reflecting(script, settings=ReflectorSettings(part_objects=2)) as scene:
+        await scene.until(lambda: len(scene.view.batches) == 3)
+        await scene.until(lambda: scene.reflector.synced)
+    parts = [change for (change,) in scene.view.batches if isinstance(change, Listed)]
+    assert [([i.name for i in p.objects], p.begins, p.ends) for p in parts] == [
+        (["a", "b"], True, False),
+        (["a", "b"], True, False),
+        (["c"], False, True),
+    ]
+    assert scene.reflector.resource_version == "7"
+
+
 async def test_core_api_not_found_is_not_empty() -> None:
     """A proxy or a starting API server may return 404 for pods: that is not an empty list."""
     missing = Answer(404, b"404 page not found\n")
@@ -581,7 +603,7 @@ def unsynced(watch: ClusterWatch) -> list[WatchedResource]:
     return [reflector.resource for reflector in watch.reflectors if not reflector.synced]
 
 
-async def test_resources_are_listed_in_order() -> None:
+async def test_pods_are_listed_after_all_other_resources() -> None:
     def script(asked: Asked) -> Answer:
         if asked.is_watch:
             return HANG
@@ -599,7 +621,8 @@ async def test_resources_are_listed_in_order() -> None:
         async with running(watch.run):
             await view.until(lambda: Resource.PODS in view.listed)
     assert unsynced(watch) == [Resource.NODES]
-    assert view.listed == [resource for resource in Resource if resource is not Resource.NODES]
+    assert {*view.listed} == {*Resource} - {Resource.NODES}
+    assert view.listed[-1] is Resource.PODS
 
 
 async def test_finished_pod_is_delivered_as_deleted() -> None:

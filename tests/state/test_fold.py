@@ -19,7 +19,12 @@ from asched.model.resources import Resource
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
-from asched.state.observe import observe_deletion, observe_list, observe_object
+from asched.state.observe import (
+    UnlistedObjects,
+    observe_deletion,
+    observe_list,
+    observe_object,
+)
 from asched.testing.invariants import check
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase, labelled
@@ -163,16 +168,21 @@ class FoldMachine(RuleBasedStateMachine):
         for what, item in self.delivered[-number:]:
             self.hear(what, item)
 
-    @rule()
-    def list_again(self) -> None:
-        """The watch history was lost: a complete list."""
+    @rule(part=st.sampled_from((1, 2, 100)))
+    def list_again(self, part: int) -> None:
+        """The watch history was lost: a complete list, in parts of so many objects."""
         self.delivered += self.undelivered
         self.undelivered.clear()
         for resource in (Resource.NODES, Resource.PODS):
             kind = resource.value.type
             listed = [item for item in self.truth.values() if isinstance(item, kind)]
-            for record in observe_list(self.state, resource, listed):
-                self.apply(record)
+            unlisted = UnlistedObjects(self.state, resource)
+            for begin in range(0, len(listed) or 1, part):
+                objects, ends = listed[begin : begin + part], begin + part >= len(listed)
+                for record in observe_list(
+                    self.state, resource, objects, unlisted=unlisted, ends=ends
+                ):
+                    self.apply(record)
             # A second list yields no records.
             assert not [*observe_list(self.state, resource, listed)]
 

@@ -22,7 +22,13 @@ from asched.model.workloads import Service
 from asched.state import records as r
 from asched.state.cluster import PlacementState
 from asched.state.fold import FoldError
-from asched.state.observe import RefusedPod, observe_deletion, observe_list, observe_object
+from asched.state.observe import (
+    RefusedPod,
+    UnlistedObjects,
+    observe_deletion,
+    observe_list,
+    observe_object,
+)
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase, labelled
 from tests.state.profiles import DEFAULT, a_fold
@@ -95,6 +101,27 @@ def test_list_yields_deletion_of_replaced_object() -> None:
     assert gone == r.ObjectDeleted("Pod", "default/p", "second")
     fold.apply(gone)
     assert not [*last]
+
+
+def test_parts_of_a_list_delete_what_no_part_has() -> None:
+    fold = a_fold(*DEFAULT)
+    names = ("kept", "gone", "replaced", "unreadable")
+    for number, pod in enumerate(map(a_pod, names), 1):
+        fold.apply(r.ObjectObserved(pod, number))
+    again, unlisted = a_pod("replaced", uid="2"), UnlistedObjects(fold.state, Resource.PODS)
+    changes: list[object] = []
+    for objects, ends in (((again,), False), ((a_pod("kept"),), True)):
+        for record in observe_list(
+            fold.state, Resource.PODS, objects, {"default/unreadable"}, unlisted=unlisted, ends=ends
+        ):
+            fold.apply(record)
+            changes.append(record)
+    template = fold.state.pods["default/replaced"].template
+    assert changes == [
+        r.ObjectDeleted("Pod", "default/replaced", "pod-replaced"),
+        r.PodObserved("default/replaced", "2", template, phase="Pending"),
+        r.ObjectDeleted("Pod", "default/gone", "pod-gone"),
+    ]
 
 
 def test_replaced_node_is_deleted_and_added() -> None:

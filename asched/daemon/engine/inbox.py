@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import anyio
 
-from asched.core.inputs import Batch, Change, Outcome
+from asched.core.inputs import Batch, Change, Listed, Outcome
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource
 from asched.state.records import LeadershipGained, ProfilesLoaded
@@ -28,14 +28,17 @@ class Reconfiguration(NamedTuple):
 
 
 MAX_CHANGES = 20_000
+MAX_PARTS = 2
+"""Incomplete lists that may wait: each has thousands of objects."""
 
 
 class Inbox:
     """Changes from the watches and outcomes of effects, in order of arrival.
 
-    Watches are delayed while more than ``max_changes`` wait. Outcomes are never delayed, because
-    there is at most one for each effect in flight. They precede waiting changes, except
-    ``LeadershipGained``: a new leader must fold first what its watches delivered before.
+    Watches are delayed while more than ``max_changes`` wait, or several parts of lists. Outcomes
+    are never delayed, because there is at most one for each effect in flight. They precede waiting
+    changes, except ``LeadershipGained``: a new leader must fold first what its watches delivered
+    before.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Inbox:
         self._arrivals: deque[tuple[int, int]] = deque()
         """For each batch with changes left: number of changes up to its end, and its arrival."""
         self._received = self._taken = 0
+        self._parts = 0
+        """Number of waiting parts that do not end their list."""
         self._changes: deque[Change] = deque()
         self._outcomes: deque[Outcome | Reconfiguration] = deque()
         self._gained: tuple[LeadershipGained, int] | None = None
@@ -64,11 +69,12 @@ class Inbox:
         if batch:
             self._received += len(batch)
             self._arrivals.append((self._received, self._monotonic_ns()))
+            self._parts += _is_part(batch[0])
         self._arrived.set()
 
     async def wait_for_capacity(self) -> None:
         """As :class:`~asched.core.inputs.ChangeSink`."""
-        while len(self._changes) > self._max_changes:
+        while len(self._changes) > self._max_changes or self._parts >= MAX_PARTS:
             await self._drained.wait()
 
     @property
@@ -121,7 +127,9 @@ class Inbox:
         self._taken += 1
         if self._arrivals[0][0] <= self._taken:
             self._arrivals.popleft()
-        if len(self._changes) == self._max_changes // 2:
+        part = _is_part(change)
+        self._parts -= part
+        if part or len(self._changes) == self._max_changes // 2:
             self._drained.set()
             self._drained = anyio.Event()
         return change
@@ -135,3 +143,8 @@ class Inbox:
         if not len(self):
             await self._arrived.wait()
         self._arrived = anyio.Event()
+
+
+def _is_part(change: Change) -> bool:
+    """Whether it is a part of a list that more parts follow. It is alone in its batch."""
+    return isinstance(change, Listed) and not change.ends

@@ -1,0 +1,214 @@
+"""An API server for a large cluster: lists in pages, watches, bindings and Events over HTTP.
+
+    python -m benchmarks.scale.server --nodes 10000 --pods 100000 --kubeconfig FILE
+
+Lists are generated page by page, so a million pods take no memory here. ``POST /churn`` creates
+pods at a rate and deletes them after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated, Final
+
+import anyio
+import msgspec
+import typer
+import yaml
+from aiohttp import web
+
+from benchmarks.scale.cluster import GeneratedCluster
+
+_HOST: Final = "127.0.0.1"
+_LIFETIME_S: Final = 10
+"""How long a pod of the churn lives."""
+_TICK_S: Final = 0.01
+_HEADERS: Final = {"Content-Type": "application/json"}
+
+
+class ChurnFigures(msgspec.Struct):
+    """What became of the pods of a churn."""
+
+    created: int = 0
+    bound: int = 0
+    deleted: int = 0
+    latencies_ms: list[float] = []
+    """From creation to binding."""
+
+
+class ScaleServer:
+    """Serves one generated cluster."""
+
+    def __init__(self, cluster: GeneratedCluster) -> None:
+        self._cluster = cluster
+        self._version = 10
+        self._next_pod = cluster.pods
+        self._created_s: dict[int, float] = {}
+        """When each pending pod was created."""
+        self._bound: dict[int, str] = {}
+        """The nodes of pods of the churn."""
+        self._by_key: dict[tuple[str, str], int] = {}
+        self._watchers: set[asyncio.Queue[bytes]] = set()
+        self._figures = ChurnFigures()
+        self.first_binding_s: float | None = None
+        """When a pod was bound for the first time, on the monotonic clock."""
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path, query = request.path, request.query
+        if request.method == "POST":
+            return await self._post(request, path)
+        if path == "/version":
+            return _response({"major": "1", "minor": "36", "gitVersion": "v1.36.2"})
+        if path == "/figures":
+            first_s = self.first_binding_s
+            return _response({**msgspec.to_builtins(self._figures), "first_binding_s": first_s})
+        if "watch" in query:
+            return await self._watch(request, pods=path == "/api/v1/pods")
+        if path.startswith("/apis/scheduling.k8s.io/") and path.count("/") == 3:
+            return _response({"kind": "Status", "code": 404}, 404)
+        return self._list(path, int(query.get("limit", 0)), int(query.get("continue", 0)))
+
+    def _list(self, path: str, limit: int, begin: int) -> web.Response:
+        cluster = self._cluster
+        total, item = {
+            "/api/v1/nodes": (cluster.nodes, cluster.node),
+            "/api/v1/pods": (self._next_pod, self._listed_pod),
+        }.get(path, (0, cluster.node))
+        if path == "/api/v1/namespaces":
+            names = list(cluster.namespaces(self._next_pod + 1))
+            total, item = len(names), names.__getitem__
+        end = min(total, begin + limit) if limit else total
+        items = ",".join(filter(None, map(item, range(begin, end))))
+        token = f'"continue":"{end}",' if end < total else ""
+        body = f'{{"metadata":{{{token}"resourceVersion":"{self._version}"}},"items":[{items}]}}'
+        return web.Response(body=body.encode(), headers=_HEADERS)
+
+    def _listed_pod(self, number: int) -> str:
+        if number < self._cluster.pods:
+            return self._cluster.pod(number, self._cluster.node_of(number), 3)
+        if number in self._bound or number in self._created_s:
+            return self._cluster.pod(number, self._bound.get(number, ""), 3)
+        return ""  # deleted
+
+    async def _watch(self, request: web.BaseRequest, *, pods: bool) -> web.StreamResponse:
+        response = web.StreamResponse(headers=_HEADERS)
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        if pods:
+            self._watchers.add(queue)
+        try:
+            while True:
+                lines = [await queue.get()]
+                while not queue.empty():
+                    lines.append(queue.get_nowait())
+                await response.write(b"".join(lines))
+        except ConnectionError:
+            return response
+        finally:
+            self._watchers.discard(queue)
+
+    async def _post(self, request: web.BaseRequest, path: str) -> web.Response:
+        body = await request.read()
+        if path == "/churn":
+            options = json.loads(body)
+            await self._churn(options["pods_per_s"], options["seconds"])
+            return _response(msgspec.to_builtins(self._figures))
+        parts = path.split("/")
+        if parts[-1] == "binding":
+            self._bind(parts[4], parts[6], json.loads(body)["target"]["name"])
+            return _response({"kind": "Status", "status": "Success", "code": 201}, 201)
+        return web.Response(status=201, body=body, headers=_HEADERS)
+
+    def _bind(self, namespace: str, name: str, node: str) -> None:
+        number = self._by_key[namespace, name]
+        self._bound[number] = node
+        now_s = time.monotonic()
+        if self.first_binding_s is None:
+            self.first_binding_s = now_s
+        self._figures.bound += 1
+        self._figures.latencies_ms.append((now_s - self._created_s.pop(number)) * 1000)
+        self._publish("MODIFIED", number)
+
+    def create(self) -> int:
+        """Create a pending pod."""
+        number = self._next_pod
+        self._next_pod += 1
+        self._created_s[number] = time.monotonic()
+        self._by_key[self._cluster.pod_key(number)] = number
+        self._figures.created += 1
+        self._publish("ADDED", number)
+        return number
+
+    def _delete(self, number: int) -> None:
+        self._publish("DELETED", number)
+        del self._bound[number], self._by_key[self._cluster.pod_key(number)]
+        self._figures.deleted += 1
+
+    def _publish(self, kind: str, number: int) -> None:
+        self._version += 1
+        pod = self._cluster.pod(number, self._bound.get(number, ""), self._version)
+        line = f'{{"type":"{kind}","object":{pod}}}\n'.encode()
+        for queue in self._watchers:
+            queue.put_nowait(line)
+
+    async def _churn(self, pods_per_s: int, seconds: int) -> None:
+        """Create pods evenly for ``seconds``, and delete each bound one after its lifetime. Returns
+        when all are bound and deleted."""
+        self._figures = ChurnFigures(latencies_ms=[])
+        alive: deque[tuple[float, int]] = deque()
+        begin_s = now_s = time.monotonic()
+        while alive or now_s < begin_s + seconds:
+            due = min(seconds, now_s - begin_s) * pods_per_s
+            while self._figures.created < due:
+                alive.append((now_s + _LIFETIME_S, self.create()))
+            while alive and alive[0][0] <= now_s and alive[0][1] in self._bound:
+                self._delete(alive.popleft()[1])
+            await asyncio.sleep(_TICK_S)
+            now_s = time.monotonic()
+
+
+def _response(value: object, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=json.dumps(value).encode(), headers=_HEADERS)
+
+
+async def _serve(cluster: GeneratedCluster, kubeconfig: Path) -> None:
+    server = ScaleServer(cluster)
+    server.create()
+    runner = web.ServerRunner(web.Server(server.handle, access_log=None))
+    await runner.setup()
+    await web.TCPSite(runner, _HOST, 0).start()
+    port = runner.addresses[0][1]
+    await anyio.Path(kubeconfig).write_text(_kubeconfig(f"http://{_HOST}:{port}"))
+    print(f"serving on port {port}", flush=True)
+    await asyncio.Event().wait()
+
+
+def _kubeconfig(url: str) -> str:
+    name = "scale"
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": {"server": url}}],
+            "users": [{"name": name, "user": {}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+    )
+
+
+def main(
+    kubeconfig: Annotated[Path, typer.Option(help="Where to write a kubeconfig.")],
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 10_000,
+    pods: Annotated[int, typer.Option(help="Number of bound pods.")] = 100_000,
+) -> None:
+    """Serve a generated cluster until a signal."""
+    asyncio.run(_serve(GeneratedCluster(nodes, pods), kubeconfig))
+
+
+if __name__ == "__main__":
+    typer.run(main)
