@@ -101,7 +101,8 @@ def with_token(spec: Json) -> Json:
         {**each, "volumeMounts": [*each.get("volumeMounts", []), mount]}
         for each in spec["containers"]
     ]
-    return {**spec, "containers": containers, "volumes": [*spec.get("volumes", []), volume]}
+    volumes = [*spec.get("volumes", []), volume]
+    return {**spec, "serviceAccountName": "default", "containers": containers, "volumes": volumes}
 
 
 def _term(color: str, topology_key: str, **namespaces: Any) -> Json:
