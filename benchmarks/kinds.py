@@ -15,6 +15,8 @@ ZONE: Final = "topology.kubernetes.io/zone"
 NAMED_NODE: Final = "scheduler-perf-node"
 """The node that all pods of a daemonset workload go to."""
 
+_TOKEN = "kube-api-access-token"
+_TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _SCHEDULED_NAMESPACES = ("sched-0", "sched-1")
 _MEASURED = "measured"
 _TEAM = {"team": "devops"}
@@ -70,6 +72,37 @@ def pod_spec(cpu: str = "100m", **more: Any) -> Json:
         "resources": {"requests": size, "limits": size},
     }
     return {"containers": [container], **more}
+
+
+def with_token(spec: Json) -> Json:
+    """The pod spec with the token volume that the ServiceAccount admission adds to each pod."""
+    sources: list[Json] = [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {
+            "configMap": {
+                "name": "kube-root-ca.crt",
+                "items": [{"key": "ca.crt", "path": "ca.crt"}],
+            }
+        },
+        {
+            "downwardAPI": {
+                "items": [
+                    {
+                        "path": "namespace",
+                        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+                    }
+                ]
+            }
+        },
+    ]
+    volume = {"name": _TOKEN, "projected": {"defaultMode": 420, "sources": sources}}
+    mount = {"name": _TOKEN, "readOnly": True, "mountPath": _TOKEN_PATH}
+    containers = [
+        {**each, "volumeMounts": [*each.get("volumeMounts", []), mount]}
+        for each in spec["containers"]
+    ]
+    volumes = [*spec.get("volumes", []), volume]
+    return {**spec, "serviceAccountName": "default", "containers": containers, "volumes": volumes}
 
 
 def _term(color: str, topology_key: str, **namespaces: Any) -> Json:

@@ -41,7 +41,7 @@ class EventRecorderSettings(msgspec.Struct, frozen=True):
     senders: int = 4
     pipeline_limit: int = 16
     """Maximum number of new Events in one pipelined write."""
-    gather_s: float = 0.02
+    gather_s: float = 0.25
     """How long a sender waits for more Events."""
     pipeline_pause_s: float = 60.0
     """How long pipelining is disabled after one without a response."""

@@ -56,8 +56,8 @@ UNREADY_TURN_S = 10.0
 SLOW_TURN_S = 30.0
 """Duration of a turn after which it is stuck, unless it waits for the journal."""
 MIN_TURN_S = 0.005
-"""Minimum time between the starts of two turns, because each costs a commit. What arrives after an
-idle period is handled immediately."""
+"""Minimum time between the starts of two turns under load, because each costs a commit. What arrives
+while no turn is in progress is handled immediately."""
 
 
 class EngineStats(msgspec.Struct):
@@ -148,6 +148,7 @@ class Engine(TurnLoop):
             self._report_limited()
             core.record_unconfirmed()
             self._observe_outcomes()
+            self._inbox.turn_taken(deferred=core.has_unconfirmed)
             decisions = core.decide(self._budget()) if self._decides() else []
         if core.has_records:
             batch = core.take_records()
@@ -399,7 +400,7 @@ class Engine(TurnLoop):
 
     def _has_work(self) -> bool:
         core = self._core
-        return core.listing or core.has_unconfirmed or (self._may_decide() and not core.idle)
+        return core.listing or (self._may_decide() and not core.idle)
 
     def _next_due_ns(self) -> int | None:
         return self._core.next_timer_ns(may_decide=self._may_decide())

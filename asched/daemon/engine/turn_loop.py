@@ -15,6 +15,7 @@ The journal records each offset (``ClockStepped``).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Final, Protocol
@@ -41,6 +42,9 @@ STEP_S: Final = 1.0
 """A difference of at least this much is a step."""
 HOLD_S: Final = 300.0
 """How long a step must last before dates follow it."""
+DEFERRAL_S: Final = 0.1
+"""How long the inbox's deferred items wait at most. A decision never does without them: each turn
+takes all that arrived."""
 _SLEW: Final = 1000
 """Turn time differs from the monotonic clock by at most one part in this many."""
 
@@ -152,7 +156,7 @@ class TurnLoop(ABC):
             clock, core.state.now_ns, core.state.engine.clock_offset_ns, metrics
         )
         self._min_turn_s = 0.0
-        """Minimum time between the starts of two turns."""
+        """Minimum time between the starts of two turns while something arrives in each."""
         self._stopping = False
         self._failure: JournalError | None = None
 
@@ -165,11 +169,12 @@ class TurnLoop(ABC):
         while not self.drained:
             began_ns = self._clock.monotonic_ns()
             await self.turn()
+            busy = self._inbox.urgent
             await self._wait()
             if self._failure is not None:
                 raise self._failure
             early_s = self._min_turn_s - (self._clock.monotonic_ns() - began_ns) / NS_PER_S
-            if early_s > 0 and not self._stopping:
+            if busy and early_s > 0 and not self._stopping:
                 await anyio.sleep(early_s)
 
     @abstractmethod
@@ -228,16 +233,32 @@ class TurnLoop(ABC):
         self.synced.set()
 
     async def _wait(self) -> None:
-        """Return when there is something to do. Other tasks run first in any case."""
+        """Return when a turn is due. Other tasks run first in any case."""
         await anyio.lowlevel.checkpoint()
-        if self._failure is not None or len(self._inbox) or self.drained or self._has_work():
-            return
-        due_ns = None if self._stopping else self._next_due_ns()
-        if due_ns is None:
-            await self._inbox.wait()
-            return
-        with anyio.move_on_after(max(0.0, (due_ns - self._time.now_ns()) / NS_PER_S)):
-            await self._inbox.wait()
+        inbox, deferred_until_s = self._inbox, math.inf
+        while not self._is_due():
+            if inbox.deferred and deferred_until_s == math.inf:
+                deferred_until_s = anyio.current_time() + DEFERRAL_S
+            until_s = deferred_until_s
+            due_ns = None if self._stopping else self._next_due_ns()
+            if due_ns is not None:
+                delay_s = (due_ns - self._time.now_ns()) / NS_PER_S
+                until_s = min(until_s, anyio.current_time() + delay_s)
+            with anyio.CancelScope(deadline=until_s) as waiting:
+                await inbox.wait()
+            if waiting.cancelled_caught:
+                return
+
+    def _is_due(self) -> bool:
+        """Whether there is something to do now."""
+        inbox = self._inbox
+        return (
+            self._failure is not None
+            or inbox.urgent
+            or (self._stopping and inbox.deferred)
+            or self.drained
+            or self._has_work()
+        )
 
     def _has_work(self) -> bool:
         """Whether there is something to do without a new arrival."""

@@ -87,6 +87,7 @@ class ShadowEngine(TurnLoop):
                 core.apply(record)
             if self._clock.monotonic_ns() >= ends_ns:
                 break
+        self._inbox.turn_taken()
         due_ns = follower.due_ns()
         if due_ns is not None and due_ns <= core.now_ns:
             core.record_turn()
