@@ -199,6 +199,10 @@ class Nodes(ABC):
     def label(self, key: str) -> LabelColumn:
         """The value of one label of each node."""
 
+    def has_label(self, key: str) -> bool:
+        """Whether any node has the label."""
+        return bool(self.label(key).present.any())
+
     @property
     @abstractmethod
     def taints(self) -> TaintColumn:

@@ -7,7 +7,7 @@ down others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -171,9 +171,17 @@ class TermTable:
             holder[0] = _Scope(namespace, labels)
         return holder[0].column(self._terms)
 
-    def sums(self, selected: BoolColumn, size: int) -> Mapping[str, Int64Column]:
-        """For each topology key of the selected terms the pods with these terms by row, each with
-        the weight of its term. ``size`` is the number of rows."""
+    def keys(self, selected: BoolColumn) -> list[str]:
+        """The topology keys of the selected terms, at most one for each term."""
+        keys = [*self._keys]
+        numbers = np.unique(self._key_of.array[: len(selected)][selected])
+        return [keys[number] for number in numbers.tolist()]
+
+    def sums(
+        self, selected: BoolColumn, size: int, keys: Iterable[str] | None = None
+    ) -> Mapping[str, Int64Column]:
+        """For each topology key of the selected terms, or for these, the pods with these terms by
+        row, each with the weight of its term. ``size`` is the number of rows."""
         if not selected.any():
             return {}
         slots, rows, differences = self._entries()
@@ -182,10 +190,9 @@ class TermTable:
             older = slots < len(selected)
             slots, rows, differences = slots[older], rows[older], differences[older]
         found: dict[str, Int64Column] = {}
-        keys = [*self._keys]
-        for number in np.unique(key_of[selected]).tolist():
-            chosen = (selected & (key_of == number))[slots]
+        for key in self.keys(selected) if keys is None else keys:
+            chosen = (selected & (key_of == self._keys[key]))[slots]
             amounts = differences[chosen] * weights[slots[chosen]]
             sums = np.bincount(rows[chosen], weights=amounts, minlength=size)
-            found[keys[number]] = sums.astype(np.int64)
+            found[key] = sums.astype(np.int64)
         return found

@@ -142,6 +142,9 @@ class NodeTableView(Nodes):
             return LabelColumn(np.full(self.size, -1, np.int32), labels.vocabulary)
         return LabelColumn(self.columns.view(("label", key), ids), labels.vocabulary)
 
+    def has_label(self, key: str) -> bool:
+        return key in self.label_index.columns and super().has_label(key)
+
     @property
     def taints(self) -> TaintColumn:
         return TaintColumn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -12,8 +12,10 @@ import pytest
 
 from asched.cycle.decide import Decider
 from asched.framework.events import QueueingHint
+from asched.framework.nodes import BoolColumn, Int64Column
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import TermKind
+from asched.framework.term_table import TermTable
 from asched.model.pod import (
     Affinity,
     Pod,
@@ -149,8 +151,30 @@ def test_terms_of_existing_pods_share_one_column_for_each_topology_key() -> None
     table = fold.state.affinity_terms(TermKind.PREFERRED_ANTI_AFFINITY)
     assert len(table) == 10 * _TERMS
     info = PodInfo(a_pod("other", {}, labels={"app": "other"}))
-    sums = table.sums(table.selecting(info.label_set, {}), fold.state.nodes.size)
-    assert [*sums] == [_HOST]
+    selected = table.selecting(info.label_set, {})
+    assert table.keys(selected) == [_HOST]
+
+
+def test_topology_keys_that_no_node_has_are_not_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pod may have 128 of its own."""
+    summed: list[str] = []
+    original = TermTable.sums
+
+    def sums(
+        table: TermTable, selected: BoolColumn, size: int, keys: Iterable[str] | None = None
+    ) -> Mapping[str, Int64Column]:
+        found = original(table, selected, size, keys)
+        summed.extend(found)
+        return found
+
+    monkeypatch.setattr(TermTable, "sums", sums)
+    fold = _cluster()
+    for number in range(50):
+        _bound(fold, f"p{number}", "podAntiAffinity", f"key-{number}", f"n{number % 3}")
+    _bound(fold, "host", "podAntiAffinity", _HOST, "n1")
+    _observe(fold, a_pod("app-1", {}, labels={"app": "app-1"}))
+    _decide(fold)
+    assert {*summed} == {_HOST}
 
 
 def _bound(fold: Fold, name: str, kind: str, key: str, node: str) -> None:

@@ -81,6 +81,7 @@ def test_unused_terms_are_dropped() -> None:
     selected = table.selecting(_label_set("x", {"app": "other"}), {})
     assert len(selected) < 5_000
     weights = sum(number % 100 + 1 for number in range(9_990, 10_000))
+    assert table.keys(selected) == ["zone"]
     assert table.sums(selected, _ROWS)["zone"].tolist() == [0, weights, 0, 0]
 
 

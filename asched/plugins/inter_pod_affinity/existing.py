@@ -82,11 +82,12 @@ class ExistingTerms:
     def _follow(self, table: TermTable, selected: BoolColumn, nodes: Nodes) -> None:
         moves = table.moves.since(self._cursor)
         if moves is None or (self._omitted and self._nodes_version != nodes.version):
-            sums = table.sums(selected, nodes.size)
-            self._by_row = {
-                key: RowCounts(column) for key, column in sums.items() if _is_on_nodes(key, nodes)
-            }
-            self._omitted = len(self._by_row) < len(sums)
+            keys = table.keys(selected)
+            # Each pod may have terms with 128 keys of its own.
+            known = [key for key in keys if nodes.has_label(key)]
+            sums = table.sums(selected, nodes.size, known)
+            self._by_row = {key: RowCounts(column) for key, column in sums.items()}
+            self._omitted = len(known) < len(keys)
             self.counts = {}
             self.version += 1
             return
@@ -101,15 +102,11 @@ class ExistingTerms:
     def _move(self, key: str, row: int, difference: int, nodes: Nodes) -> None:
         by_row = self._by_row.get(key)
         if by_row is None:
-            if not _is_on_nodes(key, nodes):
+            if not nodes.has_label(key):
                 self._omitted = True
                 return
             by_row = self._by_row[key] = RowCounts(np.zeros(nodes.size, np.int64))
         by_row.move(row, difference)
-
-
-def _is_on_nodes(key: str, nodes: Nodes) -> bool:
-    return bool(nodes.label(key).present.any())
 
 
 WeightedQuery = tuple[PodQuery, int]

@@ -570,14 +570,15 @@ class InterPodAffinity(
         if not isinstance(old, Node):
             return queue_if(all(key in new.labels for key in affinity))
         before, after = old.labels, new.labels
-        if any(before.get(key) != after.get(key) for key in (*affinity, *anti_affinity)):
+        changed = {key for key, _ in before.items() ^ after.items()}
+        if not changed.isdisjoint(affinity | anti_affinity):
             return QueueingHint.QUEUE
         table = self.handle.cluster.affinity_terms(TermKind.REQUIRED_ANTI_AFFINITY)
-        if all(before.get(key) == after.get(key) for key in table.topology_keys):
+        # Existing pods may have a hundred thousand keys.
+        if not any(key in table.topology_keys for key in changed):
             return QueueingHint.SKIP
         existing = self._affinity_state(shape_of(pod), label_set_of(pod)).existing
-        keys = [term.topology_key for term in existing]
-        return queue_if(any(before.get(key) != after.get(key) for key in keys))
+        return queue_if(any(term.topology_key in changed for term in existing))
 
 
 def _scale(scores: Int64Column, lowest: int, span: int) -> Int64Column:
