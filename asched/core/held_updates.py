@@ -19,6 +19,7 @@ import msgspec
 from asched.core.inputs import Upserted
 from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, PodGroup
+from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, WatchedResource
@@ -185,7 +186,7 @@ def _is_deferrable(state: ClusterState, record: r.AnyRecord) -> bool:
                 return False
             if stored.metadata.deletion_timestamp != observed.metadata.deletion_timestamp:
                 return False
-            if isinstance(stored, PersistentVolumeClaim) and _differs_in_volume(stored, observed):
+            if _differs_in_volume(stored, observed):
                 return False
             # A status comes from a controller, which may wait until it is seen.
             return getattr(stored, "status", None) == getattr(observed, "status", None)
@@ -214,6 +215,8 @@ def _is_at_same_step(old: Pod, new: Pod) -> bool:
     )
 
 
-def _differs_in_volume(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> bool:
-    """Whether the volume controller bound the claim to a volume, or released it."""
+def _differs_in_volume(old: Object, new: Object) -> bool:
+    """Whether the volume controller bound a claim to a volume, or released it."""
+    if not (isinstance(old, PersistentVolumeClaim) and isinstance(new, PersistentVolumeClaim)):
+        return False
     return new.spec.volume_name != old.spec.volume_name or new.fully_bound != old.fully_bound

@@ -183,7 +183,7 @@ def test_host_ports_are_charged_in_a_search_for_victims() -> None:
 
 def test_unbound_claims_are_charged() -> None:
     def claims(count: int, values: int = 0) -> list[PersistentVolumeClaim]:
-        expression = LabelSelectorRequirement("k", "In", ("v",) * values)
+        expression = LabelSelectorRequirement(key="k", operator="In", values=("v",) * values)
         selector = LabelSelector(match_expressions=(expression,)) if values else None
         spec = PersistentVolumeClaimSpec(selector=selector)
         return [PersistentVolumeClaim(spec=spec) for _ in range(count)]
