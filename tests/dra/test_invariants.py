@@ -7,15 +7,17 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.dra import Allocated, AllocationError, AllocationRequest, Allocator, NodeView
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     AllocationResult,
+    CapacityRequestPolicy,
     Device,
     DeviceAttribute,
+    DeviceCapacity,
     DeviceClaim,
     DeviceConstraint,
     DeviceRequest,
@@ -25,8 +27,19 @@ from asched.model.resource_claims import (
     ResourceSlice,
 )
 from tests.dra.reference import exact
-from tests.dra.test_rules import NODE, slice_of, world
-from tests.dra.worlds import NODES, World, selector, worlds
+from tests.dra.test_rules import (
+    NODE,
+    claim,
+    consuming,
+    counters_of,
+    request,
+    slice_of,
+    use,
+    wants,
+    world,
+)
+from tests.dra.worlds import NODES, World, classes, selector, worlds
+from tests.run_size import examples
 
 DeviceKey = tuple[str, str, str]
 
@@ -57,7 +70,41 @@ def allocations(world: World, node: NodeView) -> tuple[AllocationResult, ...] | 
     return (*new, *(each for each in old if each is not None))
 
 
-@given(worlds())
+@st.composite
+def scarce_worlds(draw: st.DrawFn) -> World:
+    """Worlds in which claims compete for devices, counters and capacity. All devices of the one
+    pool are for all nodes, and no request excludes any."""
+    shared = draw(st.lists(st.booleans(), min_size=2, max_size=4))
+    offered = tuple(
+        Device(name=f"d{number}", allow_multiple_allocations=True, capacity=FOUR)
+        if each
+        else Device(name=f"d{number}", consumes_counters=consuming(draw(st.integers(1, 3))))
+        for number, each in enumerate(shared)
+    )
+    used = (
+        use(each.name, share_id="0", consumed_capacity={"memory": "2"})
+        if each.allow_multiple_allocations
+        else use(each.name)
+        for each in draw(
+            st.lists(st.sampled_from(offered), max_size=2, unique_by=lambda each: each.name)
+        )
+    )
+    counts = draw(st.lists(st.sampled_from((1, 1, 1, 2)), min_size=1, max_size=4))
+    claims = (
+        claim(
+            request(count=count, capacity=draw(st.sampled_from((None, wants("2"))))), name=f"c{at}"
+        )
+        for at, count in enumerate(counts)
+    )
+    slices = (slice_of("d", *offered, count=2, all_nodes=True), counters_of(4, "c"))
+    return World(slices, classes(), claims=tuple(used), requests=tuple(claims))
+
+
+FOUR = {"memory": DeviceCapacity(value="4", request_policy=CapacityRequestPolicy(default="1"))}
+
+
+@settings(max_examples=examples(200))
+@given(scarce_worlds() | worlds())
 def test_nothing_is_allocated_beyond_what_there_is(world: World) -> None:
     devices = current_devices(world)
     for node in NODES:
@@ -80,31 +127,28 @@ def test_nothing_is_allocated_beyond_what_there_is(world: World) -> None:
                 assert total <= exact(devices[key][1].capacity[name].value)
 
 
-@given(worlds())
+@settings(max_examples=examples(200))
+@given(scarce_worlds())
 def test_counters_are_not_overdrawn(world: World) -> None:
-    """Where one driver uses the pool's name, and no device can be shared."""
+    """Where one driver uses the pool's name, and no device with counters can be shared."""
     devices = current_devices(world)
-    shareable = any(device.allow_multiple_allocations for _, device in devices.values())
-    if shareable or len({key[:2] for key in devices}) > len({key[1] for key in devices}):
-        return
     before = counter_use((each.status.allocation for each in world.claims), devices)
     for node in NODES:
         used = counter_use(allocations(world, node) or (), devices)
-        assert all(total <= max(5, before[pool]) for pool, total in used.items())
+        assert used <= max(4, before)
 
 
 def counter_use(
     found: Iterable[AllocationResult | None],
     devices: dict[DeviceKey, tuple[ResourceSlice, Device]],
-) -> Counter[tuple[str, str]]:
-    """What allocations take of the counter of each pool."""
-    used: Counter[tuple[str, str]] = Counter()
-    for result in (each for one in found if one is not None for each in one.devices.results):
-        key = (result.driver, result.pool, result.device)
-        if key in devices and not result.admin_access:
-            for consumed in devices[key][1].consumes_counters:
-                used[key[:2]] += int(str(consumed.counters["slots"].value))
-    return used
+) -> int:
+    """What allocations take of the one counter."""
+    return sum(
+        int(str(counter.value))
+        for result in (each for one in found if one is not None for each in one.devices.results)
+        for consumed in devices[result.driver, result.pool, result.device][1].consumes_counters
+        for counter in consumed.counters.values()
+    )
 
 
 # -- an exhaustive search -------------------------------------------------------------------------
