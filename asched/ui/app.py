@@ -40,7 +40,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES: Final = 4096
 MAX_STREAMS: Final = 100
-EVENT_INTERVAL_S: Final = 0.5
+EVENT_INTERVAL_S: Final = 0.25
 KEEP_ALIVE_S: Final = 15.0
 _STOP_S: Final = 2.0
 HEALTH: Final = "/healthz"
@@ -267,7 +267,7 @@ async def _health(_: web.Request) -> web.Response:
 
 
 async def _events(request: web.Request) -> web.StreamResponse:
-    """Server-sent events: the progress at once, and then at most two a second."""
+    """Server-sent events: the progress at once, and then at most four a second."""
     view, streams = request.app[api.VIEW], request.app[_STREAMS]
     if len(streams) >= MAX_STREAMS:
         raise BusyError(f"{MAX_STREAMS} event streams are open")

@@ -43,6 +43,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _READ_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 1 << 16
+_END: Final = b"\0complete"
+"""After all that a child writes. Its memory is freed afterwards, which nothing waits for."""
 _QUESTIONS: Final = (
     "asched.ui.pods",
     "asched.ui.why",
@@ -89,6 +91,7 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     """Answer calls until the other end of the connection is closed."""
     # The parent ends this process; a signal for the whole group would end it in a call.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
     limit_heap()
     _import_questions(settings.registry)
     known = _known_objects(asyncio.run(_newest_checkpoint(settings)))
@@ -111,7 +114,8 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
         pass  # the parent ended or closed the connection
     finally:
         for child in children.values():
-            os.kill(child.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
 
 
 def _import_questions(registry: PluginRegistry) -> None:
@@ -148,6 +152,7 @@ def _forked(
     pid = os.fork()
     if not pid:
         gc.disable()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _write_and_exit(
             writing, lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call, known)))
         )
@@ -163,9 +168,10 @@ def _read(connection: Connection, children: dict[int, _Child], pipe: int) -> Non
         return
     os.close(pipe)
     del children[pipe]
-    _, status = os.waitpid(child.pid, 0)
-    ended = msgspec.msgpack.encode(WorkerAnswer(child.call))
-    connection.send_bytes(ended if status else bytes(child.written))
+    found = _complete(child.written)
+    connection.send_bytes(
+        msgspec.msgpack.encode(WorkerAnswer(child.call)) if found is None else found
+    )
 
 
 async def _answer(
@@ -204,8 +210,7 @@ class Branch:
     def __init__(self, compute: Callable[[], bytes]) -> None:
         """``compute`` must not read the journal."""
         self._reading, writing = os.pipe()
-        self._pid = os.fork()
-        if not self._pid:
+        if not os.fork():
             os.close(self._reading)
             _write_and_exit(writing, compute)
         os.close(writing)
@@ -213,20 +218,25 @@ class Branch:
     def result(self) -> bytes:
         """What was computed. Raises :class:`BusyError` if the copy ended before."""
         with open(self._reading, "rb") as pipe:
-            found = pipe.read()
-        _, status = os.waitpid(self._pid, 0)
-        if status:
+            found = _complete(pipe.read())
+        if found is None:
             raise BusyError("a worker process ended")
         return found
+
+
+def _complete(written: bytes | bytearray) -> bytes | None:
+    """What a process wrote; None if it ended before."""
+    return bytes(written[: -len(_END)]) if written.endswith(_END) else None
 
 
 def _write_and_exit(pipe: int, compute: Callable[[], bytes]) -> NoReturn:
     """Nothing of the parent's is closed or flushed."""
     code = 1
     try:
-        rest = memoryview(compute())
+        rest = memoryview(compute() + _END)
         while rest:
             rest = rest[os.write(pipe, rest) :]
+        os.close(pipe)
         code = 0
     except BaseException:  # noqa: BLE001  nothing may return into the parent's stack
         sys.stderr.write(traceback.format_exc())

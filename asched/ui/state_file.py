@@ -20,8 +20,8 @@ from asched.state.checkpoint import FORMAT, KnownObjects
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-EVERY_RECORDS: Final = 5_000
-MAX_BYTES: Final = 256 * 1024**2
+EVERY_RECORDS: Final = 2_500
+MAX_BYTES: Final = 512 * 1024**2
 """Of all states. Above it, every second one is deleted."""
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS state (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL)"
 
