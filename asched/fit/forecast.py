@@ -29,6 +29,8 @@ from asched.state.records import Bound
 LOW: Final = 0.1
 HIGH: Final = 0.9
 """The quantiles of the 80 % interval."""
+_PARTS: Final = (64, 16, 4, 1)
+"""Divisors of the horizon: a sample that needs all of it takes a third longer."""
 
 
 class ForecastSettings(NamedTuple):
@@ -133,10 +135,11 @@ class Forecast:
         """
         uids = frozenset(wanted)
         curves = [(pod, self._curve(pod)) for pod in added]
-        return [
-            self._sample(Random(f"{self._settings.seed}/{number}"), curves, uids)
-            for number in range(self._settings.samples)
-        ]
+        found = []
+        for number in range(self._settings.samples):
+            found.append(self._sample(number, curves, uids))
+            self._on_sample()
+        return found
 
     def _curve(self, pod: Pod) -> SurvivalCurve:
         return self._history.lifetimes.curve(pod)
@@ -150,10 +153,27 @@ class Forecast:
         return age_ns or 0
 
     def _sample(
+        self, number: int, added: Sequence[tuple[Pod, SurvivalCurve]], wanted: frozenset[str]
+    ) -> dict[str, float]:
+        """Arrivals are drawn for a part of the horizon, and for more only if a pod did not start.
+
+        Equal seeds draw equal beginnings, so the result is that of the whole horizon. A short
+        history with many arrivals repeats often within it.
+        """
+        started: dict[str, float] = {}
+        for part in _PARTS if self._settings.arrivals else _PARTS[-1:]:
+            random = Random(f"{self._settings.seed}/{number}")
+            started = self._simulated(random, added, wanted, self._horizon_ns // part)
+            if len(started) == len(wanted):
+                break
+        return started
+
+    def _simulated(
         self,
         random: Random,
         added: Sequence[tuple[Pod, SurvivalCurve]],
         wanted: frozenset[str],
+        horizon_ns: int,
     ) -> dict[str, float]:
         now_ns = self._start.now_ns
         events = list(self._fixed)
@@ -167,14 +187,12 @@ class Forecast:
             PodCreated(now_ns, as_created(pod), draw_ns(curve, 0, random)) for pod, curve in added
         ]
         if self._settings.arrivals:
-            events += self._arrivals(random)
-        end_ns = now_ns + self._horizon_ns
+            events += self._arrivals(random, horizon_ns)
+        end_ns = now_ns + horizon_ns
         trace = WorkloadTrace(tuple(events), now_ns, end_ns, self._start.claim_templates)
-        started = _started(Simulation(trace, self._start.scheduler, self._load), wanted, now_ns)
-        self._on_sample()
-        return started
+        return _started(Simulation(trace, self._start.scheduler, self._load), wanted, now_ns)
 
-    def _arrivals(self, random: Random) -> Iterator[PodCreated]:
+    def _arrivals(self, random: Random, horizon_ns: int) -> Iterator[PodCreated]:
         """The arrivals of the history again, from a random time on, and from its begin after its
         end (a circular block bootstrap): rates and bursts remain."""
         history, now_ns = self._history, self._start.now_ns
@@ -187,9 +205,9 @@ class Forecast:
             for index, run in enumerate(history.arrived)
         )
         number, round_ns = 0, 0
-        while round_ns <= self._horizon_ns:
+        while round_ns <= horizon_ns:
             for after_ns, index in due:
-                if round_ns + after_ns > self._horizon_ns:
+                if round_ns + after_ns > horizon_ns:
                     return
                 number += 1
                 pod = _arriving(history.arrived[index].pod, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -22,6 +23,9 @@ _COLUMNS: Final = (
     *("nodes", "placed", "pending_at_end", "p50_wait_s", "p95_wait_s", "p99_wait_s", "evictions"),
     *("cpu_utilisation_mean", "node_hours", "cost", "idle_cost", "wait_cost"),
 )
+SEED_COLUMNS: Final = (
+    *("placed", "mean_wait_s", "p95_wait_s", "p99_wait_s", "evictions", "node_hours", "cost"),
+)
 _MIN_WAIT_S: Final = 0.001
 
 _TEMPLATES: Final = Environment(
@@ -38,6 +42,8 @@ class Point(NamedTuple):
     x: float
     y: float
     title: str
+    series: int
+    """The number of its value of the axis that colors distinguish."""
     on_front: bool
     is_baseline: bool
 
@@ -57,8 +63,8 @@ class PlotAxes(NamedTuple):
     y_marks: Sequence[Mark]
 
 
-class ClassTable(NamedTuple):
-    """Waits by job class, one column for each run that is shown."""
+class ReportTable(NamedTuple):
+    """Rows of text."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -67,7 +73,8 @@ class ClassTable(NamedTuple):
 def sweep_page(table: RunTable, title: str) -> str:
     """The page of a sweep; ``title`` is plain text."""
     shown = [row for row in table.rows if row.figures is not None][:MAX_LINES]
-    points, axes = _points(table)
+    series = color_axis(table)
+    points, axes = _points(table, series)
     lines, line_axes = _lines(shown, table)
     columns = [name for name in (*varied_axes(table), *_COLUMNS) if name in table.columns]
     return _TEMPLATES.get_template("sweep.html.jinja").render(
@@ -80,6 +87,8 @@ def sweep_page(table: RunTable, title: str) -> str:
         rows=[[cell_text(name, values.get(name)) for name in columns] for values in table.values],
         points=points,
         axes=axes,
+        series=_values_of(series, table),
+        over_seeds=_over_seeds(table),
         lines=lines,
         line_axes=line_axes,
         classes=_classes(shown, table),
@@ -117,7 +126,48 @@ def cell_text(column: str, value: Value) -> str:
     return value_text(value) or (RECORDED if column == "config" else "")
 
 
-def _points(table: RunTable) -> tuple[list[Point], PlotAxes]:
+def color_axis(table: RunTable) -> str | None:
+    """The first setting in which runs differ with few enough values for a color each."""
+    for name in varied_axes(table):
+        if name != "seed" and len(_values_of(name, table)) <= MAX_LINES:
+            return name
+    return None
+
+
+def _values_of(name: str | None, table: RunTable) -> list[str]:
+    if name is None:
+        return []
+    return list(dict.fromkeys(cell_text(name, values[name]) or "none" for values in table.values))
+
+
+def _over_seeds(table: RunTable) -> ReportTable:
+    """Runs that differ in the seed only as one row, with the median and the range of figures."""
+    axes = varied_axes(table)
+    if "seed" not in axes or len(axes) == 1:
+        return ReportTable((), ())
+    axes.remove("seed")
+    groups: dict[tuple[str, ...], list[Mapping[str, Value]]] = {}
+    for values in table.values:
+        key = tuple(cell_text(name, values[name]) for name in axes)
+        groups.setdefault(key, []).append(values)
+    columns = [name for name in SEED_COLUMNS if name in table.columns]
+    rows = [
+        [*key, str(len(found)), *(_range_text(name, found) for name in columns)]
+        for key, found in groups.items()
+    ]
+    return ReportTable([*axes, "runs", *columns], rows)
+
+
+def _range_text(name: str, runs: Sequence[Mapping[str, Value]]) -> str:
+    """``12 (10 to 15)``, or one number if all are equal; empty if no run has the figure."""
+    numbers = [found for values in runs if (found := _number(values, name)) is not None]
+    if not numbers:
+        return ""
+    middle, *ends = map(value_text, (statistics.median(numbers), min(numbers), max(numbers)))
+    return middle if ends[0] == ends[1] else f"{middle} ({ends[0]} to {ends[1]})"
+
+
+def _points(table: RunTable, series: str | None) -> tuple[list[Point], PlotAxes]:
     """Cost against wait, both from zero."""
     placed = [
         (index, cost, wait)
@@ -128,6 +178,7 @@ def _points(table: RunTable) -> tuple[list[Point], PlotAxes]:
     if not placed:
         return [], PlotAxes((), ())
     front = set(table.pareto(COST, WAIT))
+    names = _values_of(series, table)
     most_x, step_x = upper_bound([cost for _, cost, _ in placed])
     most_y, step_y = upper_bound([wait for _, _, wait in placed])
     points = [
@@ -135,6 +186,7 @@ def _points(table: RunTable) -> tuple[list[Point], PlotAxes]:
             _x(cost / most_x),
             _y(wait / most_y),
             f"{name_of(table.rows[index], table)}: {value_text(cost)} h, {span_label(wait)}",
+            _series_number(table.values[index], series, names),
             index in front,
             index == 0,
         )
@@ -143,6 +195,12 @@ def _points(table: RunTable) -> tuple[list[Point], PlotAxes]:
     x_marks = [Mark(_x(value / most_x), f"{value:,.6g}") for value in _steps(most_x, step_x)]
     y_marks = [Mark(_y(value / most_y), span_label(value)) for value in _steps(most_y, step_y)]
     return points, PlotAxes(x_marks, y_marks)
+
+
+def _series_number(values: Mapping[str, Value], series: str | None, names: Sequence[str]) -> int:
+    if series is None:
+        return MAX_LINES - 1
+    return names.index(cell_text(series, values[series]) or "none")
 
 
 def _number(values: Mapping[str, Value], name: str) -> float | None:
@@ -192,7 +250,7 @@ def _distribution(row: RunRow, low: float, high: float) -> str:
     return "".join(parts)
 
 
-def _classes(rows: Sequence[RunRow], table: RunTable) -> ClassTable:
+def _classes(rows: Sequence[RunRow], table: RunTable) -> ReportTable:
     """Median and 99th percentile of the waits by job class."""
     found = [row.figures.classes for row in rows if row.figures is not None]
     names = list(dict.fromkeys(name for classes in found for name in classes))[:MAX_CLASSES]
@@ -207,4 +265,4 @@ def _classes(rows: Sequence[RunRow], table: RunTable) -> ClassTable:
             else:
                 cells.append(f"{span_label(times.p50_seconds)} / {span_label(times.p99_seconds)}")
         lines.append([name, *cells])
-    return ClassTable(["job class", *(name_of(row, table) for row in rows)], lines)
+    return ReportTable(["job class", *(name_of(row, table) for row in rows)], lines)

@@ -108,6 +108,16 @@ async def test_same_seed_gives_the_same_estimate() -> None:
     )  # fmt: skip
 
 
+async def test_parts_of_the_horizon_change_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await recorded(scenario(lifetime="{exponential: 100s}", every="38s"))
+    settings = {"arrivals": True, "horizon_s": 3200.0}
+    found = await estimated(store, "2", 700, **settings)
+    assert found.median_s is not None
+    assert found.median_s < 3200 / 4, "most samples end in an early part"
+    monkeypatch.setattr("asched.fit.forecast._PARTS", (1,))
+    assert found == await estimated(store, "2", 700, **settings)
+
+
 async def test_later_records_change_no_estimate() -> None:
     short, long = await recorded(scenario("705s")), await recorded(scenario("15m"))
     settings = {"arrivals": True, "horizon_s": 600.0}

@@ -302,7 +302,11 @@ def test_sweep_command(journal: Path, tmp_path: Path) -> None:
     ]
     assert found["best"]["p95_wait_s"] == min(row["p95_wait_s"] for row in found["rows"])
     page = (tmp_path / "r.html").read_text()
-    assert page.count("<circle") == 8
+    assert page.count("</title></circle>") == 8
+    assert [page.count(f'<circle class="point run{number}') for number in (0, 1)] == [5, 5]
+    over_seeds = page.partition("Over seeds")[2].partition("<h2>")[0]
+    assert over_seeds.count("<tr>") == 1 + 4
+    assert "<td>packing.yaml</td><td>1</td><td>2</td>" in over_seeds
     assert "Sweep: sweep" in page
     assert "<script" not in page
     table = RUNNER.invoke(app, ["sweep", str(file), "--jobs", "1", *options[2:]])
