@@ -28,7 +28,6 @@ from asched.cli.options import (
 from asched.cli.output import (
     OutputOption,
     TableOrData,
-    counted,
     print_as,
     print_table,
     print_text,
@@ -139,8 +138,8 @@ def verify(options: VerifyOptions) -> None:
     if verified.archived_seq:
         typer.echo(f"not verified: records 1 to {verified.archived_seq} in the archive")
     print_text(
-        f"verified {counted(verified.records, 'record')} in {verified.batches} batches of"
-        f" {counted(verified.writers, 'writer')}, {counted(verified.checkpoints, 'checkpoint')}"
+        f"verified {verified.records} records in {verified.batches} batches;"
+        f" writers: {verified.writers}, checkpoints: {verified.checkpoints}"
     )
     print_signatures(verified, head_given=kept is not None)
     typer.echo(f"head {verified.head}")

@@ -125,11 +125,6 @@ def print_text(text: str) -> None:
         print(line)
 
 
-def counted(number: int, noun: str) -> str:
-    """Such as ``1 checkpoint`` and ``2 checkpoints``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def print_next(command: str, purpose: str) -> None:
     """Name the command that a reader would run next. Only on a terminal."""
     if output_width() is not None:

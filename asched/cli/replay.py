@@ -9,7 +9,7 @@ import typer
 from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.execution import JobsOption, SchedulerOption, executor_of, item_progress
 from asched.cli.options import DEFAULT_JOURNAL, JournalOption, query_journal
-from asched.cli.output import OutputOption, TableOrData, counted, print_as, print_text
+from asched.cli.output import OutputOption, TableOrData, print_as, print_text
 
 if TYPE_CHECKING:
     from asched.audit.replay import ReplayReport
@@ -94,11 +94,9 @@ def _print(report: ReplayReport) -> None:
     divergence = report.divergence
     if divergence is None:
         compared = f"records {report.first_seq} to {report.last_seq}"
-        decisions = counted(report.decisions, "decision")
-        print_text(f"{compared}: {decisions} repeated, all identical")
+        print_text(f"{compared}: {report.decisions} decisions repeated, all identical")
         if report.checkpoints:
-            checkpoints = counted(report.checkpoints, "checkpoint")
-            print_text(f"equal to the state of the records: {checkpoints}")
+            print_text(f"checkpoints equal to the state of the records: {report.checkpoints}")
         return
     after = f"after {report.decisions} identical decisions"
     print_text(f"record {divergence.seq}: {divergence.reason} ({after})")

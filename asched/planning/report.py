@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from asched import __version__
 from asched.audit.whatif.report import FRAME, Mark, span_label, upper_bound
 from asched.planning.conditions import Value
 from asched.planning.sweep_file import RECORDED
@@ -81,6 +82,7 @@ def sweep_page(table: RunTable, title: str) -> str:
         title=title,
         workload=table.workload,
         runs=len(table),
+        version=__version__,
         failed=[(name_of(row, table), row.error) for row in table.rows if row.error],
         notes=_notes(shown),
         columns=columns,

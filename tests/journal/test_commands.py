@@ -51,7 +51,7 @@ def test_verify_prints_and_compares_head(path: Path) -> None:
     code, out, err = run("verify", "--journal", path)
     assert (code, err) == (0, "")
     assert out.startswith(
-        "verified 16 records in 5 batches of 1 writer, 1 checkpoint\nnot signed: "
+        "verified 16 records in 5 batches; writers: 1, checkpoints: 1\nnot signed: "
     )
     head = out.split()[-1]
     assert run("verify", "--journal", path, "--head", head) == (0, out, "")
@@ -172,7 +172,7 @@ def test_archive_verify_restore_and_export(tmp_path: Path) -> None:
     assert err.startswith("asched: records 1 to 6 are in the archive: give its directory with")
     assert run("verify", "--journal", path, "--skip-archive")[1] == (
         "not verified: records 1 to 6 in the archive\n"
-        "verified 10 records in 3 batches of 1 writer, 1 checkpoint\n"
+        "verified 10 records in 3 batches; writers: 1, checkpoints: 1\n"
         f"not signed: whoever can write the database can change all of it\nhead {head}\n"
     )
     assert run("verify", "--journal", path, "--archive", folder)[1].endswith(f"head {head}\n")
