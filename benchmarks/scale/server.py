@@ -27,6 +27,7 @@ _HOST: Final = "127.0.0.1"
 _LIFETIME_S: Final = 10
 """How long a pod of the churn lives."""
 _TICK_S: Final = 0.01
+_HISTORY: Final = 10_000
 _HEADERS: Final = {"Content-Type": "application/json"}
 
 
@@ -36,6 +37,8 @@ class ChurnFigures(msgspec.Struct):
     created: int = 0
     bound: int = 0
     deleted: int = 0
+    elapsed_s: float = 0.0
+    """From the first creation to the last binding."""
     latencies_ms: list[float] = []
     """From creation to binding."""
 
@@ -53,7 +56,10 @@ class ScaleServer:
         """The nodes of pods of the churn."""
         self._by_key: dict[tuple[str, str], int] = {}
         self._watchers: set[asyncio.Queue[bytes]] = set()
+        self._history: deque[tuple[int, bytes]] = deque(maxlen=_HISTORY)
+        """The latest changes of pods, for watches that begin after their list."""
         self._figures = ChurnFigures()
+        self._churn_began_s = 0.0
         self.first_binding_s: float | None = None
         """When a pod was bound for the first time, on the monotonic clock."""
 
@@ -99,6 +105,10 @@ class ScaleServer:
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         if pods:
+            since = int(request.query["resourceVersion"])
+            for version, line in self._history:
+                if version > since:
+                    queue.put_nowait(line)
             self._watchers.add(queue)
         try:
             while True:
@@ -113,6 +123,9 @@ class ScaleServer:
 
     async def _post(self, request: web.BaseRequest, path: str) -> web.Response:
         body = await request.read()
+        if path == "/pending":
+            self.first_binding_s = None
+            return _response({"pod": self.create()})
         if path == "/churn":
             options = json.loads(body)
             await self._churn(options["pods_per_s"], options["seconds"])
@@ -131,6 +144,7 @@ class ScaleServer:
             self.first_binding_s = now_s
         self._figures.bound += 1
         self._figures.latencies_ms.append((now_s - self._created_s.pop(number)) * 1000)
+        self._figures.elapsed_s = now_s - self._churn_began_s
         self._publish("MODIFIED", number)
 
     def create(self) -> int:
@@ -152,6 +166,7 @@ class ScaleServer:
         self._version += 1
         pod = self._cluster.pod(number, self._bound.get(number, ""), self._version)
         line = f'{{"type":"{kind}","object":{pod}}}\n'.encode()
+        self._history.append((self._version, line))
         for queue in self._watchers:
             queue.put_nowait(line)
 
@@ -160,7 +175,7 @@ class ScaleServer:
         when all are bound and deleted."""
         self._figures = ChurnFigures(latencies_ms=[])
         alive: deque[tuple[float, int]] = deque()
-        begin_s = now_s = time.monotonic()
+        begin_s = now_s = self._churn_began_s = time.monotonic()
         while alive or now_s < begin_s + seconds:
             due = min(seconds, now_s - begin_s) * pods_per_s
             while self._figures.created < due:
@@ -181,9 +196,9 @@ async def _serve(cluster: GeneratedCluster, kubeconfig: Path) -> None:
     runner = web.ServerRunner(web.Server(server.handle, access_log=None))
     await runner.setup()
     await web.TCPSite(runner, _HOST, 0).start()
-    port = runner.addresses[0][1]
-    await anyio.Path(kubeconfig).write_text(_kubeconfig(f"http://{_HOST}:{port}"))
-    print(f"serving on port {port}", flush=True)
+    url = f"http://{_HOST}:{runner.addresses[0][1]}"
+    await anyio.Path(kubeconfig).write_text(_kubeconfig(url))
+    print(f"serving on {url}", flush=True)
     await asyncio.Event().wait()
 
 
