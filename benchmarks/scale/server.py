@@ -12,6 +12,7 @@ import asyncio
 import json
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -80,13 +81,15 @@ class ScaleServer:
 
     def _list(self, path: str, limit: int, begin: int) -> web.Response:
         cluster = self._cluster
-        total, item = {
+        namespaces = (
+            list(cluster.namespaces(self._next_pod)) if path.endswith("/namespaces") else []
+        )
+        collections: dict[str, tuple[int, Callable[[int], str]]] = {
+            "/api/v1/namespaces": (len(namespaces), lambda number: namespaces[number]),
             "/api/v1/nodes": (cluster.nodes, cluster.node),
             "/api/v1/pods": (self._next_pod, self._listed_pod),
-        }.get(path, (0, cluster.node))
-        if path == "/api/v1/namespaces":
-            names = list(cluster.namespaces(self._next_pod + 1))
-            total, item = len(names), names.__getitem__
+        }
+        total, item = collections.get(path, (0, cluster.node))
         end = min(total, begin + limit) if limit else total
         items = ",".join(filter(None, map(item, range(begin, end))))
         token = f'"continue":"{end}",' if end < total else ""
