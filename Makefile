@@ -16,7 +16,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom docs release clean
+.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-scale benchmark-ui soak lint types contracts constraints audit sbom docs release clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ benchmark: $(STAMP)  ## measure the figures of docs/explanation/performance.md (
 benchmark-groups: $(STAMP)  ## compare ways to schedule gangs on the openb trace in folder OPENB
 	@$(BIN)/python -m benchmarks.groups.measure --openb $(OPENB)
 	@$(BIN)/python -m benchmarks.groups.measure --openb $(OPENB) --workload philly
+
+benchmark-scale: $(STAMP)  ## measure the daemon with up to 100,000 nodes and a million bound pods
+	@$(BIN)/python -m benchmarks.scale.measure
 
 benchmark-ui: $(STAMP)  ## measure the browser interface on a million records (UI_JOURNAL: recorded if missing)
 	@test -f $(UI_JOURNAL) || $(BIN)/python -m benchmarks.ui.record $(UI_JOURNAL)

@@ -180,6 +180,24 @@ def _runs(values_ms: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" if value < 10 else f"{value:.1f}" for value in values_ms)
 
 
+def _scale(results: Results) -> str:
+    rows = []
+    for f in results.scale:
+        runs = (f.start, f.checkpoint, f.restart)
+        parts = [_seconds(run.elapsed_s, run.cpu_s, run.peak_mib) for run in runs]
+        latency = f"{f.churn_p50_ms:.0f} / {f.churn_p99_ms:.0f}"
+        churn = (f"{f.churn_pods_per_s:.0f}", latency, _ms(f.churn_cpu_ms_per_pod))
+        size = (f"{f.nodes:,} / {f.pods:,}", parts[0])
+        rows.append((*size, *churn, f"{f.journal_mib:.0f}", *parts[1:]))
+    runs_title = ("`asched checkpoint`", "restart")
+    churn_title = ("pods/s", "created to bound p50 / p99 ms", "CPU ms/pod", "journal MiB")
+    return _table(("nodes / bound pods", "start", *churn_title, *runs_title), rows)
+
+
+def _seconds(elapsed_s: float, cpu_s: float, mib: float) -> str:
+    return f"{elapsed_s:.1f} s, {cpu_s:.1f} s, {mib:,.0f} MiB"
+
+
 _TABLES: Final[dict[str, Callable[[Results], str]]] = {
     "machine": _machine,
     "engine": _engine,
@@ -190,6 +208,7 @@ _TABLES: Final[dict[str, Callable[[Results], str]]] = {
     "steady": _steady,
     "interference": _interference,
     "comparison": _comparison,
+    "scale": _scale,
 }
 
 

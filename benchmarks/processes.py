@@ -126,11 +126,16 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def running(
-    folder: Path, name: str, *arguments: str, options: SchedulerOptions | None = None
+    folder: Path,
+    name: str,
+    *arguments: str,
+    options: SchedulerOptions | None = None,
+    module: str = "asched",
 ) -> AsyncIterator[MeasuredProcess]:
-    """Run ``asched`` with these arguments; ends with SIGTERM when the block is left."""
+    """Run ``asched`` or another module with these arguments; ends with SIGTERM when the block is
+    left."""
     options = options or SchedulerOptions()
-    command = [sys.executable, "-m", "asched", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     if options.profile is not None:
         command[1:1] = ["-m", "cProfile", "-o", str(options.profile)]
     environment = dict(os.environ)

@@ -11,6 +11,7 @@ import msgspec
 from benchmarks.checks import InterferenceFigures, StartFigures, SteadyFigures
 from benchmarks.engine import Row
 from benchmarks.measurement import Report
+from benchmarks.scale.figures import ScaleFigures
 
 
 class EngineTarget(NamedTuple):
@@ -204,6 +205,7 @@ class Results(msgspec.Struct):
     steady: list[SteadyFigures] = []
     interference: list[InterferenceFigures] = []
     comparison: list[ComparisonResult] = []
+    scale: list[ScaleFigures] = []
 
 
 def load(path: Path) -> Results:

@@ -72,7 +72,7 @@ class _Suite(NamedTuple):
     kube_scheduler: Path | None
 
     def measure(self, part: Part) -> None:
-        self.figures.machine[part] = _machine()
+        self.figures.machine[part] = machine()
         match part:
             case Part.ENGINE:
                 self._engine()
@@ -157,7 +157,8 @@ def _measured_ms(target: EngineTarget, row: Row) -> float:
     return row.total_ms
 
 
-def _machine() -> Machine:
+def machine() -> Machine:
+    """The machine, and its load now."""
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 import anyio.lowlevel
@@ -71,7 +71,7 @@ class PagedLists:
         self._pages = PageSize(largest_page)
         self._part_objects = part_objects
 
-    async def fetch(self, path: str, selector: dict[str, str]) -> AsyncIterator[FetchedPart]:
+    async def fetch(self, path: str, selector: dict[str, str]) -> AsyncGenerator[FetchedPart, None]:
         """All objects of the collection at ``path`` that the selector matches, part by part.
 
         Raises ApiError, NoResponseError and MalformedResponseError.

@@ -202,7 +202,7 @@ def _condition(kind: str, status: str) -> Json:
 
 
 def _managed(manager: str) -> list[Json]:
-    fields = {f"f:field-{n}": {"f:value": {}, ".": {}} for n in range(12)}
+    fields: Json = {f"f:field-{n}": {"f:value": {}, ".": {}} for n in range(12)}
     return [
         {
             "manager": manager,

@@ -12,6 +12,7 @@ import asyncio
 import json
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,6 +28,7 @@ _HOST: Final = "127.0.0.1"
 _LIFETIME_S: Final = 10
 """How long a pod of the churn lives."""
 _TICK_S: Final = 0.01
+_HISTORY: Final = 10_000
 _HEADERS: Final = {"Content-Type": "application/json"}
 
 
@@ -36,6 +38,8 @@ class ChurnFigures(msgspec.Struct):
     created: int = 0
     bound: int = 0
     deleted: int = 0
+    elapsed_s: float = 0.0
+    """From the first creation to the last binding."""
     latencies_ms: list[float] = []
     """From creation to binding."""
 
@@ -53,7 +57,10 @@ class ScaleServer:
         """The nodes of pods of the churn."""
         self._by_key: dict[tuple[str, str], int] = {}
         self._watchers: set[asyncio.Queue[bytes]] = set()
+        self._history: deque[tuple[int, bytes]] = deque(maxlen=_HISTORY)
+        """The latest changes of pods, for watches that begin after their list."""
         self._figures = ChurnFigures()
+        self._churn_began_s = 0.0
         self.first_binding_s: float | None = None
         """When a pod was bound for the first time, on the monotonic clock."""
 
@@ -74,13 +81,15 @@ class ScaleServer:
 
     def _list(self, path: str, limit: int, begin: int) -> web.Response:
         cluster = self._cluster
-        total, item = {
+        namespaces = (
+            list(cluster.namespaces(self._next_pod)) if path.endswith("/namespaces") else []
+        )
+        collections: dict[str, tuple[int, Callable[[int], str]]] = {
+            "/api/v1/namespaces": (len(namespaces), lambda number: namespaces[number]),
             "/api/v1/nodes": (cluster.nodes, cluster.node),
             "/api/v1/pods": (self._next_pod, self._listed_pod),
-        }.get(path, (0, cluster.node))
-        if path == "/api/v1/namespaces":
-            names = list(cluster.namespaces(self._next_pod + 1))
-            total, item = len(names), names.__getitem__
+        }
+        total, item = collections.get(path, (0, cluster.node))
         end = min(total, begin + limit) if limit else total
         items = ",".join(filter(None, map(item, range(begin, end))))
         token = f'"continue":"{end}",' if end < total else ""
@@ -99,6 +108,10 @@ class ScaleServer:
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         if pods:
+            since = int(request.query["resourceVersion"])
+            for version, line in self._history:
+                if version > since:
+                    queue.put_nowait(line)
             self._watchers.add(queue)
         try:
             while True:
@@ -113,6 +126,9 @@ class ScaleServer:
 
     async def _post(self, request: web.BaseRequest, path: str) -> web.Response:
         body = await request.read()
+        if path == "/pending":
+            self.first_binding_s = None
+            return _response({"pod": self.create()})
         if path == "/churn":
             options = json.loads(body)
             await self._churn(options["pods_per_s"], options["seconds"])
@@ -131,6 +147,7 @@ class ScaleServer:
             self.first_binding_s = now_s
         self._figures.bound += 1
         self._figures.latencies_ms.append((now_s - self._created_s.pop(number)) * 1000)
+        self._figures.elapsed_s = now_s - self._churn_began_s
         self._publish("MODIFIED", number)
 
     def create(self) -> int:
@@ -152,6 +169,7 @@ class ScaleServer:
         self._version += 1
         pod = self._cluster.pod(number, self._bound.get(number, ""), self._version)
         line = f'{{"type":"{kind}","object":{pod}}}\n'.encode()
+        self._history.append((self._version, line))
         for queue in self._watchers:
             queue.put_nowait(line)
 
@@ -160,7 +178,7 @@ class ScaleServer:
         when all are bound and deleted."""
         self._figures = ChurnFigures(latencies_ms=[])
         alive: deque[tuple[float, int]] = deque()
-        begin_s = now_s = time.monotonic()
+        begin_s = now_s = self._churn_began_s = time.monotonic()
         while alive or now_s < begin_s + seconds:
             due = min(seconds, now_s - begin_s) * pods_per_s
             while self._figures.created < due:
@@ -181,9 +199,9 @@ async def _serve(cluster: GeneratedCluster, kubeconfig: Path) -> None:
     runner = web.ServerRunner(web.Server(server.handle, access_log=None))
     await runner.setup()
     await web.TCPSite(runner, _HOST, 0).start()
-    port = runner.addresses[0][1]
-    await anyio.Path(kubeconfig).write_text(_kubeconfig(f"http://{_HOST}:{port}"))
-    print(f"serving on port {port}", flush=True)
+    url = f"http://{_HOST}:{runner.addresses[0][1]}"
+    await anyio.Path(kubeconfig).write_text(_kubeconfig(url))
+    print(f"serving on {url}", flush=True)
     await asyncio.Event().wait()
 
 
