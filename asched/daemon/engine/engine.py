@@ -56,8 +56,8 @@ UNREADY_TURN_S = 10.0
 SLOW_TURN_S = 30.0
 """Duration of a turn after which it is stuck, unless it waits for the journal."""
 MIN_TURN_S = 0.005
-"""Minimum time between the starts of two turns under load, because each costs a commit. What arrives
-while no turn is in progress is handled immediately."""
+"""Minimum time between the starts of two turns under load, because each costs a commit. What
+arrives while no turn is in progress is handled immediately."""
 
 
 class EngineStats(msgspec.Struct):
