@@ -10,6 +10,7 @@ import msgspec
 
 from benchmarks.checks import InterferenceFigures, StartFigures, SteadyFigures
 from benchmarks.engine import Row
+from benchmarks.latency import LatencyResult
 from benchmarks.measurement import Report
 
 
@@ -177,6 +178,13 @@ class HttpResult(msgspec.Struct):
     limit_ms: float | None
 
 
+class Elapsed(NamedTuple):
+    """Seconds from the creation of the first measured pod to a binding."""
+
+    first_s: float
+    last_s: float
+
+
 class ComparisonResult(msgspec.Struct):
     """CPU milliseconds per pod, one for each run; both schedulers run in turns."""
 
@@ -189,6 +197,14 @@ class ComparisonResult(msgspec.Struct):
     def ratio(self) -> float:
         """Of the medians."""
         return median(self.asched_ms) / median(self.kube_scheduler_ms)
+
+
+class ElapsedResult(msgspec.Struct):
+    """Elapsed times of a compared workload, one for each run."""
+
+    workload: str
+    asched: list[Elapsed] = []
+    kube_scheduler: list[Elapsed] = []
 
 
 class Results(msgspec.Struct):
@@ -204,6 +220,8 @@ class Results(msgspec.Struct):
     steady: list[SteadyFigures] = []
     interference: list[InterferenceFigures] = []
     comparison: list[ComparisonResult] = []
+    elapsed: list[ElapsedResult] = []
+    latency: list[LatencyResult] = []
 
 
 def load(path: Path) -> Results:

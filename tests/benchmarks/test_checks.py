@@ -33,7 +33,9 @@ async def test_steady_measures_latencies() -> None:
 
 
 def test_latency_measures_pods_with_tokens() -> None:
-    result = latency.measure_in_turns(Load(5, 40, 1), 1, RunOptions(), None, lambda text: None)
+    result = latency.measure_in_turns(
+        Load(5, 40, 1), 1, RunOptions(token_volumes=True), None, lambda text: None
+    )
     (run,) = result.asched
     assert run.pods == 40
     assert run.p99_ms >= run.p50_ms > 0
