@@ -10,7 +10,7 @@ import msgspec
 
 from asched.kube.client import MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError
-from benchmarks.kinds import Json
+from benchmarks.kinds import Json, with_token
 from benchmarks.workload_files import WorkloadError
 
 PARALLEL: Final = 30
@@ -56,8 +56,12 @@ class _Created(msgspec.Struct, frozen=True):
 class Api:
     """Writes objects of the kinds that occur in workloads."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, *, token_volumes: bool = False) -> None:
+        """``token_volumes``: mount a service account token into each pod that is created."""
         self._client = client
+        self._token_volumes = token_volumes
+        self._created: list[tuple[str, str, str]] = []
+        """Kind, name and namespace."""
         self._priorities: set[int] = set()
         self._class_lock = anyio.Lock()
 
@@ -68,11 +72,15 @@ class Api:
         """
         if obj["kind"] == "Pod":
             await self._name_priority_class(obj["spec"])
+            if self._token_volumes:
+                obj = {**obj, "spec": with_token(obj["spec"])}
         path, body = self._path(obj, namespace), msgspec.json.encode(obj)
         for attempts_left in reversed(range(_NAME_ATTEMPTS)):
             try:
                 answer = await self._client.request("POST", path, body=body)
-                return msgspec.json.decode(answer, type=_Created).metadata.name
+                name = msgspec.json.decode(answer, type=_Created).metadata.name
+                self._created.append((obj["kind"], name, namespace))
+                return name
             except ApiError as error:
                 # Among ten thousand generated names of five letters some collide.
                 generated = "name" not in obj.get("metadata", {})
@@ -140,6 +148,17 @@ class Api:
         except ApiError as error:
             if error.status != 404:
                 raise
+
+    async def delete_created(self) -> None:
+        """Delete what :meth:`create` created, apart from namespaces, newest objects first."""
+        created = [each for each in reversed(self._created) if each[0] != "Namespace"]
+        self._created.clear()
+
+        async def delete(number: int) -> None:
+            kind, name, namespace = created[number]
+            await self.delete(kind, name, namespace, grace_s=0)
+
+        await in_parallel(len(created), delete)
 
     @staticmethod
     def is_namespaced(obj: Json) -> bool:

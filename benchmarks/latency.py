@@ -4,7 +4,7 @@
     python -m benchmarks.latency --kubeconfig CLUSTER --rate 20 --kube-scheduler PATH
 
 Every pod mounts a service account token, as pods of a real cluster do. Both schedulers run in
-turns. In an existing cluster the pods of a run are deleted at its end, and the nodes remain.
+turns.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import anyio
 import msgspec
 import typer
 
-from asched.kube.errors import ApiError
 from benchmarks.api import in_parallel
-from benchmarks.kinds import HOSTNAME, Json, pod_spec, with_token
+from benchmarks.kinds import HOSTNAME, Json, pod_spec
 from benchmarks.measurement import Measurements
 from benchmarks.operations import Report as Progress
 from benchmarks.processes import SchedulerOptions
@@ -73,8 +72,6 @@ async def measure(load: Load, options: RunOptions, progress: Progress) -> Latenc
             async with measurements.measuring(_NAMESPACE, (_NAMESPACE,), {"run": "measured"}):
                 await _arrive(at, load.pods_per_s, load.pods_per_s * load.seconds, "measured")
             phase = build_report(_NAMESPACE, measurements, scheduler, at.pods).phases[0]
-        if options.kubeconfig is not None:
-            await _delete_pods(at)
         assert phase.created_to_bound_ms is not None, "pods were bound"
         waits = phase.created_to_bound_ms
         return LatencyRun(phase.pods, waits.perc50, waits.perc99, phase.scheduler_cpu_ms_per_pod)
@@ -85,11 +82,7 @@ async def _prepare(at: BenchmarkCluster, nodes: int, progress: Progress) -> None
     await at.api.create_namespace(_NAMESPACE)
 
     async def create(number: int) -> None:
-        try:
-            await at.api.create(_node(number))
-        except ApiError as error:
-            if error.status != 409:  # of an earlier run in the same cluster
-                raise
+        await at.api.create(_node(number))
 
     await in_parallel(nodes, create)
 
@@ -101,21 +94,12 @@ async def _arrive(at: BenchmarkCluster, per_s: int, count: int, run: str) -> Non
         await anyio.sleep_until(begin_s + number / per_s)
         name, labels = f"{run}-{number}", {"run": run}
         meta = {"name": name, "labels": labels}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": with_token(pod_spec())}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod_spec()}
         await at.api.create(pod, _NAMESPACE)
         at.pods.created(_NAMESPACE, name, labels)
 
     await in_parallel(count, create)
     await at.pods.wait_until(lambda: all(pod.bound_s is not None for pod in at.pods))
-
-
-async def _delete_pods(at: BenchmarkCluster) -> None:
-    names = [pod.name for pod in at.pods if pod.namespace == _NAMESPACE]
-
-    async def delete(number: int) -> None:
-        await at.api.delete("Pod", names[number], _NAMESPACE, grace_s=0)
-
-    await in_parallel(len(names), delete)
 
 
 def _node(number: int) -> Json:
@@ -177,7 +161,9 @@ def main(
     ] = None,
 ) -> None:
     """Measure the time from creation to binding, p50 / p99, and CPU per pod; print the medians."""
-    options = RunOptions(kubeconfig, tls=tls, scheduler=SchedulerOptions(profile=profile))
+    options = RunOptions(
+        kubeconfig, tls=tls, token_volumes=True, scheduler=SchedulerOptions(profile=profile)
+    )
     for per_s in rate or RATES:
         load = Load(nodes, per_s, seconds)
         result = measure_in_turns(load, runs, options, kube_scheduler, _log)

@@ -55,6 +55,8 @@ class Phase(msgspec.Struct):
     observed_to_bound_ms: Percentiles | None = None
     """By the journal: to the turn that observed the binding."""
     namespaces: tuple[str, ...] = ()
+    first_bound_s: float = 0.0
+    """From the beginning of the phase to its first binding."""
 
 
 class Report(msgspec.Struct):
@@ -144,6 +146,7 @@ def _phase(
         name=name,
         pods=len(bound),
         duration_s=round(duration_s, 2),
+        first_bound_s=round(min(times_s, default=begin_s) - begin_s, 2),
         pods_per_s=round(len(bound) / duration_s, 1) if duration_s else 0.0,
         throughput=Percentiles.of(throughput(times_s, begin_s)),
         scheduler_cpu_ms_per_pod=round(spent_s * 1000 / max(1, len(bound)), 3),

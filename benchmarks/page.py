@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Final
 
 import typer
@@ -176,6 +177,32 @@ def _comparison(results: Results) -> str:
     return _table(("workload", "asched", "kube-scheduler", "ratio"), rows)
 
 
+def _elapsed(results: Results) -> str:
+    rows = []
+    for f in results.elapsed:
+        firsts = _runs([e.first_s for e in f.asched]), _runs([e.first_s for e in f.kube_scheduler])
+        lasts = _runs([e.last_s for e in f.asched]), _runs([e.last_s for e in f.kube_scheduler])
+        ratio = median(e.last_s for e in f.asched) / median(e.last_s for e in f.kube_scheduler)
+        rows.append((f.workload, *firsts, *lasts, f"{ratio:.2f}"))
+    firsts_title = ("first binding s: asched", "kube-scheduler")
+    lasts_title = ("last binding s: asched", "kube-scheduler")
+    return _table(("workload", *firsts_title, *lasts_title, "ratio"), rows)
+
+
+def _latency(results: Results) -> str:
+    rows = []
+    for result in results.latency:
+        for name, runs in (("asched", result.asched), ("kube-scheduler", result.kube_scheduler)):
+            if runs:
+                figures = (
+                    [each.p50_ms for each in runs],
+                    [each.p99_ms for each in runs],
+                    [each.cpu_ms_per_pod for each in runs],
+                )
+                rows.append((str(result.pods_per_s), name, *map(_runs, figures)))
+    return _table(("pods/s", "scheduler", "p50 ms", "p99 ms", "CPU ms/pod"), rows)
+
+
 def _runs(values_ms: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" if value < 10 else f"{value:.1f}" for value in values_ms)
 
@@ -209,6 +236,8 @@ _TABLES: Final[dict[str, Callable[[Results], str]]] = {
     "interference": _interference,
     "comparison": _comparison,
     "scale": _scale,
+    "elapsed": _elapsed,
+    "latency": _latency,
 }
 
 

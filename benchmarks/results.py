@@ -10,6 +10,7 @@ import msgspec
 
 from benchmarks.checks import InterferenceFigures, StartFigures, SteadyFigures
 from benchmarks.engine import Row
+from benchmarks.latency import LatencyResult
 from benchmarks.measurement import Report
 from benchmarks.scale.figures import ScaleFigures
 
@@ -178,6 +179,13 @@ class HttpResult(msgspec.Struct):
     limit_ms: float | None
 
 
+class Elapsed(NamedTuple):
+    """Seconds from the creation of the first measured pod to a binding."""
+
+    first_s: float
+    last_s: float
+
+
 class ComparisonResult(msgspec.Struct):
     """CPU milliseconds per pod, one for each run; both schedulers run in turns."""
 
@@ -190,6 +198,14 @@ class ComparisonResult(msgspec.Struct):
     def ratio(self) -> float:
         """Of the medians."""
         return median(self.asched_ms) / median(self.kube_scheduler_ms)
+
+
+class ElapsedResult(msgspec.Struct):
+    """Elapsed times of a compared workload, one for each run."""
+
+    workload: str
+    asched: list[Elapsed] = []
+    kube_scheduler: list[Elapsed] = []
 
 
 class Results(msgspec.Struct):
@@ -206,6 +222,8 @@ class Results(msgspec.Struct):
     interference: list[InterferenceFigures] = []
     comparison: list[ComparisonResult] = []
     scale: list[ScaleFigures] = []
+    elapsed: list[ElapsedResult] = []
+    latency: list[LatencyResult] = []
 
 
 def load(path: Path) -> Results:

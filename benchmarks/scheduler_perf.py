@@ -88,6 +88,9 @@ def main(
     tls: Annotated[
         bool, typer.Option("--tls", help="Use HTTPS in the embedded cluster; requires openssl.")
     ] = False,
+    token_volumes: Annotated[
+        bool, typer.Option("--token-volumes", help="Mount a service account token into each pod.")
+    ] = False,
     backlog: Annotated[
         bool, typer.Option("--backlog", help="Create all measured pods before scheduling begins.")
     ] = False,
@@ -108,7 +111,13 @@ def main(
             print(_listing(workloads))
             return
         scheduler = SchedulerOptions(profile=profile, kube_scheduler=kube_scheduler)
-        options = RunOptions(kubeconfig, tls=tls, backlog=backlog, scheduler=scheduler)
+        options = RunOptions(
+            kubeconfig,
+            tls=tls,
+            token_volumes=token_volumes,
+            backlog=backlog,
+            scheduler=scheduler,
+        )
         report = run_workload(workload_files.find(workloads, workload), options)
     except _EXPECTED as error:
         print(f"scheduler_perf: {error}", file=sys.stderr)

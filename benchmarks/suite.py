@@ -18,16 +18,20 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import anyio
+import msgspec
 import typer
 
-from benchmarks import checks, page, results, workload_files
+from benchmarks import checks, latency, page, results, workload_files
 from benchmarks.engine import Row, measure
 from benchmarks.engine_run import Workload as EngineWorkload
 from benchmarks.engine_run import pods_of
 from benchmarks.kinds import KINDS
 from benchmarks.processes import SchedulerOptions
 from benchmarks.results import (
+    ComparedWorkload,
     ComparisonResult,
+    Elapsed,
+    ElapsedResult,
     EngineResult,
     EngineTarget,
     HttpResult,
@@ -56,6 +60,8 @@ class Part(StrEnum):
     INTERFERENCE = "interference"
     COMPARISON = "comparison"
     """With ``--kube-scheduler``."""
+    LATENCY = "latency"
+    """Beside kube-scheduler with ``--kube-scheduler``."""
 
 
 _MAX_PODS_PER_NODE = 20
@@ -70,6 +76,10 @@ class _Suite(NamedTuple):
     definitions: Path
     runs: int
     kube_scheduler: Path | None
+    cluster: RunOptions
+    """The cluster of comparison and latency."""
+    workloads: frozenset[str]
+    """Compared workloads to measure; empty for all."""
 
     def measure(self, part: Part) -> None:
         self.figures.machine[part] = machine()
@@ -100,6 +110,8 @@ class _Suite(NamedTuple):
                     )
             case Part.COMPARISON:
                 self._comparison()
+            case Part.LATENCY:
+                self._latency()
         self._save()
 
     def _save(self) -> None:
@@ -127,19 +139,48 @@ class _Suite(NamedTuple):
             self._save()
 
     def _comparison(self) -> None:
-        self.figures.comparison = []
-        both = (None, self.kube_scheduler)
+        kept = [f for f in self.figures.comparison if not self._is_compared(f.workload)]
+        self.figures.comparison = kept
         for compared in results.COMPARED:
-            workload = self._workload(compared.file, compared.workload)
-            result = ComparisonResult(compared.workload, compared.label)
-            for _ in range(self.runs):
-                for binary in both:
-                    options = RunOptions(scheduler=SchedulerOptions(kube_scheduler=binary))
-                    cpu_ms = run_workload(workload, options).phases[0].scheduler_cpu_ms_per_pod
-                    _log(f"{'asched' if binary is None else binary.name}: {cpu_ms} ms CPU per pod")
-                    of = result.asched_ms if binary is None else result.kube_scheduler_ms
-                    of.append(cpu_ms)
-            self.figures.comparison.append(result)
+            if self._is_compared(compared.workload):
+                self._compare(compared)
+
+    def _is_compared(self, workload: str) -> bool:
+        return not self.workloads or workload in self.workloads
+
+    def _compare(self, compared: ComparedWorkload) -> None:
+        """Both schedulers in turns."""
+        workload = self._workload(compared.file, compared.workload)
+        result = ComparisonResult(compared.workload, compared.label)
+        elapsed = ElapsedResult(compared.workload)
+        for _ in range(self.runs):
+            for binary in (None, self.kube_scheduler):
+                scheduler = SchedulerOptions(kube_scheduler=binary)
+                options = msgspec.structs.replace(self.cluster, scheduler=scheduler)
+                phase = run_workload(workload, options).phases[0]
+                cpu_ms = phase.scheduler_cpu_ms_per_pod
+                times = Elapsed(phase.first_bound_s, phase.duration_s)
+                _log(f"{'asched' if binary is None else binary.name}: {cpu_ms} ms CPU, {times}")
+                if binary is None:
+                    result.asched_ms.append(cpu_ms)
+                    elapsed.asched.append(times)
+                else:
+                    result.kube_scheduler_ms.append(cpu_ms)
+                    elapsed.kube_scheduler.append(times)
+        self.figures.comparison.append(result)
+        order = [each.workload for each in results.COMPARED]
+        self.figures.comparison.sort(key=lambda each: order.index(each.workload))
+        if compared.workload.startswith("Preemption"):
+            self.figures.elapsed = [elapsed]
+        self._save()
+
+    def _latency(self) -> None:
+        self.figures.latency = []
+        for per_s in latency.RATES:
+            load = latency.Load(latency.NODES, per_s, latency.SECONDS)
+            self.figures.latency.append(
+                latency.measure_in_turns(load, self.runs, self.cluster, self.kube_scheduler, _log)
+            )
             self._save()
 
     def _workload(self, folder: str, name: str) -> Workload:
@@ -187,13 +228,27 @@ def main(
     kube_scheduler: Annotated[
         Path | None, typer.Option(help="A kube-scheduler binary, for the part comparison.")
     ] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare only this workload, Case/Size (repeatable)."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="An existing cluster for the parts comparison and latency."),
+    ] = None,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Use HTTPS and token volumes in these parts; requires openssl."),
+    ] = False,
     file: Annotated[
         Path, typer.Option("--results", help="The file with the figures.")
     ] = page.RESULTS,
     document: Annotated[Path, typer.Option("--page", help="The page to update.")] = page.PAGE,
 ) -> None:
     """Measure all or some parts, and fill the tables of the page."""
-    suite = _Suite(results.load(file), file, definitions, runs, kube_scheduler)
+    cluster = RunOptions(kubeconfig, tls=tls, token_volumes=tls or kubeconfig is not None)
+    names = frozenset(workload or ())
+    suite = _Suite(results.load(file), file, definitions, runs, kube_scheduler, cluster, names)
     if kube_scheduler is None and Part.COMPARISON in (part or ()):
         raise typer.BadParameter(
             "is required for the part comparison", param_hint="--kube-scheduler"

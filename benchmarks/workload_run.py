@@ -31,11 +31,13 @@ class RunOptions(msgspec.Struct, frozen=True):
     """Cluster and scheduler of a workload."""
 
     kubeconfig: Path | None = None
-    """None: an embedded cluster."""
+    """None: an embedded cluster. Objects created in an existing one are deleted at the end."""
     faults: str = ""
     """Faults of the embedded cluster, as in ``asched apiserver --faults``."""
     tls: bool = False
     """Use HTTPS in the embedded cluster."""
+    token_volumes: bool = False
+    """Mount a service account token into each pod, as the API server of a real cluster does."""
     backlog: bool = False
     """Create all measured pods before scheduling begins."""
     scheduler: SchedulerOptions = SchedulerOptions()
@@ -82,7 +84,10 @@ async def benchmark_cluster(options: RunOptions) -> AsyncIterator[BenchmarkClust
             pods = PodTracker(time.monotonic)
             tasks.start_soon(pods.watch, client)
             await pods.synced.wait()
-            yield BenchmarkCluster(folder, config, Api(client), pods, tasks)
+            api = Api(client, token_volumes=options.token_volumes)
+            yield BenchmarkCluster(folder, config, api, pods, tasks)
+            if options.kubeconfig is not None:
+                await api.delete_created()
             tasks.cancel_scope.cancel()
 
 

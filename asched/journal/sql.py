@@ -124,7 +124,7 @@ class SqlStore(SqlProofs):
         """The result of a repeated append, if the stored batch has the same records."""
         found = select(JOURNAL_BATCH).where(JOURNAL_BATCH.c.first_seq == first_seq)
         async with self._database.read() as connection:
-            newest = (await connection.execute(select(func.max(JOURNAL_WRITER.c.epoch)))).scalar()
+            newest = (await connection.execute(_NEWEST_EPOCH)).scalar()
             row = (await connection.execute(found)).one_or_none()
         if newest != self._epoch:
             raise FencedError(fenced_message(self._epoch, newest or 0))
@@ -137,8 +137,8 @@ class SqlStore(SqlProofs):
 
     async def check_writer(self) -> None:
         self._database.check_files()
-        row = await self._one(select(func.max(JOURNAL_WRITER.c.epoch)))
-        newest = (row and row[0]) or 0
+        rows = await self._database.fetch(_NEWEST_EPOCH)
+        newest = rows[0][0] or 0
         if self._epoch not in (0, newest):
             raise FencedError(fenced_message(self._epoch, newest))
 
@@ -399,6 +399,8 @@ class SqlStore(SqlProofs):
 
 _BLOB = sql_cast(JOURNAL_CHECKPOINT.c.blob, LargeBinary)
 """The bytes of a checkpoint. SQLite stores whatever it is given, such as text."""
+
+_NEWEST_EPOCH = select(func.max(JOURNAL_WRITER.c.epoch))
 
 _ARCHIVED = (
     select(JOURNAL_SEGMENT.c.last_seq, JOURNAL_SEGMENT.c.last_batch, JOURNAL_SEGMENT.c.hash)

@@ -39,6 +39,8 @@ class EventRecorderSettings(msgspec.Struct, frozen=True):
 
     queue_limit: int = 4096
     senders: int = 4
+    parallel_from: int = 256
+    """Number of waiting Events from which senders work in parallel."""
     pipeline_limit: int = 16
     """Maximum number of new Events in one pipelined write."""
     gather_s: float = 0.25
@@ -303,29 +305,39 @@ class EventRecorder:
         self._sending.cancel()
 
     async def _send_queued(self) -> None:
-        while occurrences := await self._gathered():
-            for occurrence in await self._create_pipelined(occurrences):
-                try:
-                    await self._deliver(occurrence)
-                except (ApiError, NoResponseError) as error:
-                    self.counts.failed += 1
-                    log.warning("event not sent", reason=occurrence.event.reason, error=str(error))
-                else:
-                    self.counts.sent += 1
-                self._in_flight -= 1
+        while True:
+            async with self._gather_lock:
+                occurrences = await self._gathered()
+                if len(self._queue) < self._settings.parallel_from:
+                    # One request at a time, so that Events do not delay bindings.
+                    await self._send(occurrences)
+                    occurrences.clear()
+            await self._send(occurrences)
+            if self._closed and not self._queue:
+                return
+
+    async def _send(self, occurrences: Sequence[_Occurrence]) -> None:
+        for occurrence in await self._create_pipelined(occurrences):
+            try:
+                await self._deliver(occurrence)
+            except (ApiError, NoResponseError) as error:
+                self.counts.failed += 1
+                log.warning("event not sent", reason=occurrence.event.reason, error=str(error))
+            else:
+                self.counts.sent += 1
+            self._in_flight -= 1
 
     async def _gathered(self) -> list[_Occurrence]:
         """The next events to send, after a short wait for more of them; empty when closed."""
         limit = self._settings.pipeline_limit
-        async with self._gather_lock:
-            while not self._queue:
-                if self._closed:
-                    return []
-                self._wake = anyio.Event()
-                await self._wake.wait()
-            if len(self._queue) < limit and not self._closed:
-                await self._client.clock.sleep(self._settings.gather_s)
-            taken = [self._queue.take() for _ in range(min(limit, len(self._queue)))]
+        while not self._queue:
+            if self._closed:
+                return []
+            self._wake = anyio.Event()
+            await self._wake.wait()
+        if len(self._queue) < limit and not self._closed:
+            await self._client.clock.sleep(self._settings.gather_s)
+        taken = [self._queue.take() for _ in range(min(limit, len(self._queue)))]
         self._in_flight += len(taken)
         for occurrence in taken:
             occurrence.queued = False

@@ -240,6 +240,9 @@ class _Connection(asyncio.Protocol):
 
 
 _Line = deque[asyncio.Future[_Connection | None]]
+_MAX_CONNECTING = 4
+"""Connections that are being opened at the same time. Meanwhile a burst uses those that are open: a
+TLS handshake costs as much CPU as several requests, and the API server pays even more."""
 _MAX_URGENT_IN_ROW = 3
 """So urgent requests delay others, and never stop them."""
 
@@ -362,7 +365,7 @@ class ConnectionPool:
 
     async def _wait_for_one(self, endpoint: Endpoint, ends_s: float, line: _Line) -> _Connection:
         try:
-            while len(self._connections) + self._connecting >= self._limit:
+            while not self._may_connect():
                 connection = await self._wait_in_line(ends_s, line)
                 if connection is not None and connection.usable:
                     return connection
@@ -372,6 +375,10 @@ class ConnectionPool:
             raise NoResponseError(
                 f"no connection to {endpoint.address}: {describe(error)}", sent=False
             ) from None
+
+    def _may_connect(self) -> bool:
+        below_limit = len(self._connections) + self._connecting < self._limit
+        return below_limit and self._connecting < _MAX_CONNECTING
 
     async def _wait_in_line(self, ends_s: float, line: _Line) -> _Connection | None:
         waiter: asyncio.Future[_Connection | None] = self.loop.create_future()
@@ -392,7 +399,6 @@ class ConnectionPool:
 
     async def _connect(self, endpoint: Endpoint) -> _Connection:
         self._connecting += 1
-        connected = False
         try:
             _, connection = await self.loop.create_connection(
                 lambda: _Connection(self, endpoint),
@@ -401,7 +407,7 @@ class ConnectionPool:
                 ssl=endpoint.tls,
                 server_hostname=endpoint.tls_server_name if endpoint.tls is not None else None,
             )
-            connected = True
+            self._connections.add(connection)
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -409,9 +415,8 @@ class ConnectionPool:
             raise NoResponseError(why, sent=False) from None
         finally:
             self._connecting -= 1
-            if not connected:
+            if self._may_connect():
                 self._give(None)
-        self._connections.add(connection)
         return connection
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import checks, workload_files
+from benchmarks import checks, latency, workload_files
 from benchmarks.checks import Fault
+from benchmarks.latency import Load
 from benchmarks.results import HTTP_TARGETS, OWN
 from benchmarks.suite import OWN_WORKLOADS
 from benchmarks.templates import Template
+from benchmarks.workload_run import RunOptions
 
 
 async def test_start_measures_empty_and_full_journal() -> None:
@@ -28,6 +30,16 @@ async def test_steady_measures_latencies() -> None:
     assert (figures.pods_per_s, figures.pods) == (40, 40)
     assert figures.observed_to_decided_p99_ms >= figures.observed_to_decided_p50_ms > 0
     assert figures.created_to_bound_p99_ms >= figures.created_to_bound_p50_ms > 0
+
+
+def test_latency_measures_pods_with_tokens() -> None:
+    result = latency.measure_in_turns(
+        Load(5, 40, 1), 1, RunOptions(token_volumes=True), None, lambda text: None
+    )
+    (run,) = result.asched
+    assert run.pods == 40
+    assert run.p99_ms >= run.p50_ms > 0
+    assert not result.kube_scheduler
 
 
 @pytest.mark.parametrize("fault", [Fault.UNRESPONSIVE_EXTENDER, Fault.SLOW_PLUGIN])

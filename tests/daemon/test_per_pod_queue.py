@@ -8,12 +8,15 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from asched.core.inputs import Listed
+from asched.core.inputs import Listed, Upserted
 from asched.daemon.effects.per_pod_queue import REVIEW_INTERVAL, Job, PerPodQueue, StoppableSleep
-from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.inbox import MAX_DEFERRED_CHANGES, Inbox
+from asched.framework.status import Code
 from asched.kube.timing import SystemClock
 from asched.model.resources import Resource
-from asched.state.records import Bound, LeadershipGained
+from asched.state.records import BindFailed, Bound, LeadershipGained
+from tests.kube.harness import BEGIN
+from tests.state.objects import a_pod, bound, deleted, in_phase
 
 
 class RecordingJobs:
@@ -183,3 +186,53 @@ async def test_wake_before_wait_is_not_lost() -> None:
     with anyio.move_on_after(0) as again:
         await inbox.wait()
     assert again.cancelled_caught
+
+
+def test_inbox_defers_only_what_follows_a_binding() -> None:
+    inbox, running = Inbox(), bound(a_pod("p"), "n")
+    inbox.put_changes((Upserted(Resource.PODS, running),))
+    inbox.put_outcome(Bound("default/p", "u", "n"))
+    assert (inbox.urgent, inbox.deferred, len(inbox)) == (False, True, 2)
+    for urgent in (a_pod("new"), deleted(running, BEGIN), in_phase(running, "Succeeded")):
+        inbox.put_changes((Upserted(Resource.PODS, urgent),))
+        assert inbox.urgent
+        while inbox.next_change() is not None:
+            pass
+        while inbox.next_outcome() is not None:
+            pass
+        inbox.turn_taken()
+        assert (inbox.urgent, inbox.deferred) == (False, False)
+    inbox.put_outcome(BindFailed("default/p", "u", "n", Code.ERROR))
+    assert inbox.urgent
+
+
+def test_inbox_defers_a_limited_number_of_changes() -> None:
+    inbox, change = Inbox(), Upserted(Resource.PODS, bound(a_pod("p"), "n"))
+    inbox.put_changes((change,) * MAX_DEFERRED_CHANGES)
+    assert not inbox.urgent
+    inbox.put_changes((change,))
+    assert inbox.urgent
+
+
+def test_deferred_items_that_a_turn_leaves_are_urgent() -> None:
+    inbox, change = Inbox(), Upserted(Resource.PODS, bound(a_pod("p"), "n"))
+    inbox.put_changes((change, change))
+    inbox.next_change()
+    inbox.turn_taken()
+    assert inbox.urgent
+
+
+async def test_wait_ends_with_the_first_deferred_item_only() -> None:
+    inbox, ended = Inbox(), []
+
+    async def wait() -> None:
+        await inbox.wait()
+        ended.append(len(inbox))
+
+    async with anyio.create_task_group() as tasks:
+        for expected in ([1], [1]):
+            inbox.put_outcome(Bound("default/p", "u", "n"))
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert ended == expected
+        inbox.wake()

@@ -37,6 +37,7 @@ from asched.state.fold import Fold
 from asched.state.records import (
     AnyRecord,
     Assigned,
+    Bound,
     EngineStarted,
     LeadershipGained,
     PermitRejected,
@@ -309,3 +310,30 @@ async def test_turn_without_input_records_nothing() -> None:
         await s.turn()
         await s.turn()
         assert await s.records() == before
+
+
+# -- deferred turns ------------------------------------------------------------------------------
+
+
+async def test_confirmation_is_recorded_without_another_arrival() -> None:
+    async with running_engine() as s, anyio.create_task_group() as tasks:
+        tasks.start_soon(s.engine.run)
+        s.show(a_node("n0"), a_pod("p"))
+        with anyio.fail_after(TIMEOUT_S):
+            while not s.engine.stats.bound:
+                await anyio.lowlevel.checkpoint()
+        s.engine.stop()
+    assert [type(record) for record in await s.records()].count(Bound) == 1
+
+
+async def test_confirmation_shares_the_commit_of_the_next_pod() -> None:
+    async with running_engine() as s:
+        await s.turn(a_node("n0"), a_pod("first"))
+        s.show(bound(a_pod("first"), "n0"))
+        assert not s.inbox.urgent
+        batches = s.engine.stats.turns
+        await s.turn(a_pod("second"))
+        assert s.engine.stats.turns == batches + 1
+        assigned = [r.key for r in await s.records() if isinstance(r, Assigned)]
+        assert assigned == ["default/first", "default/second"]
+        assert s.state.pods["default/first"].info.pod.node_name == "n0"

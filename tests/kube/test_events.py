@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -19,6 +20,7 @@ from asched.apiserver.http import ApiServer
 from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventRecorderSettings, cut_note
 from asched.kube.pod_writer import PodTarget
 from asched.kube.timing import RetryPolicy
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse
 from tests.kube.harness import (
     TIMEOUT_S,
     Answer,
@@ -243,6 +245,37 @@ async def test_new_events_are_pipelined() -> None:
     assert transport.pipelines == [8, 8, 4]
     assert created == [pod.name for pod in pods(20)]
     assert recorder.counts.sent == 20
+
+
+class SlowTransport(ScriptTransport):
+    """A pipeline takes a second; counts those in progress."""
+
+    active = most = 0
+
+    async def exchange_pipelined(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpResponse]:
+        self.active += 1
+        self.most = max(self.most, self.active)
+        await self._clock.sleep(1.0)
+        self.active -= 1
+        return await super().exchange_pipelined(credentials, requests)
+
+
+@pytest.mark.parametrize(("events", "parallel"), [(12, 1), (40, 4)])
+async def test_senders_work_in_parallel_only_if_many_events_wait(
+    events: int, parallel: int
+) -> None:
+    async with virtual_clock() as clock, anyio.create_task_group() as tasks:
+        transport = SlowTransport(lambda asked: Answer(201), clock)
+        settings = EventRecorderSettings(pipeline_limit=4, parallel_from=12)
+        recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
+        for pod in pods(events):
+            recorder.scheduled(pod, "n")
+        tasks.start_soon(recorder.run)
+        await recorder.stop(deadline_s=TIMEOUT_S)
+    assert recorder.counts.sent == events
+    assert transport.most == parallel
 
 
 async def test_event_rejected_in_pipeline_is_retried_alone() -> None:

@@ -167,6 +167,25 @@ async def test_connections_of_burst_are_closed() -> None:
         assert server.accepted < 10
 
 
+async def test_burst_opens_few_connections_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = most = 0
+    async with pool(limit=32) as connections, Server(polite).run() as endpoint:
+        create = connections.loop.create_connection
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal opening, most
+            opening += 1
+            most = max(most, opening)
+            try:
+                return await create(*arguments, **options)
+            finally:
+                opening -= 1
+
+        monkeypatch.setattr(connections.loop, "create_connection", counted)
+        await together(100, partial(exchange, connections, endpoint, 60))
+    assert most == 4
+
+
 async def test_unsolicited_response_closes_connection() -> None:
     received = anyio.Event()
 

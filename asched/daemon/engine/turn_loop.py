@@ -45,6 +45,8 @@ HOLD_S: Final = 300.0
 DEFERRAL_S: Final = 0.1
 """How long the inbox's deferred items wait at most. A decision never does without them: each turn
 takes all that arrived."""
+_MAX_STRETCH: Final = 4
+"""The interval between two turns under load is at most this many times the minimum."""
 _SLEW: Final = 1000
 """Turn time differs from the monotonic clock by at most one part in this many."""
 
@@ -169,13 +171,18 @@ class TurnLoop(ABC):
         while not self.drained:
             began_ns = self._clock.monotonic_ns()
             await self.turn()
-            busy = self._inbox.urgent
+            busy, turn_s = self._inbox.urgent, self._since_s(began_ns)
             await self._wait()
             if self._failure is not None:
                 raise self._failure
-            early_s = self._min_turn_s - (self._clock.monotonic_ns() - began_ns) / NS_PER_S
+            # Under load turns take half of the time at most: larger batches cost less each.
+            interval_s = min(max(self._min_turn_s, 2 * turn_s), _MAX_STRETCH * self._min_turn_s)
+            early_s = interval_s - self._since_s(began_ns)
             if busy and early_s > 0 and not self._stopping:
                 await anyio.sleep(early_s)
+
+    def _since_s(self, began_ns: int) -> float:
+        return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
 
     @abstractmethod
     async def turn(self) -> None:
