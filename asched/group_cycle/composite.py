@@ -223,10 +223,12 @@ class CompositeCycle(GroupCycle):
         found.passed, found.placement = chosen.result, chosen.placement.name
         found.placements, found.omitted = len(placements), result.omitted
         found.counts |= result.chosen is not None
-        if isinstance(node.declared, PodGroup):
-            rejections = self._rejections.setdefault(node.declared.key, _Rejections())
-            rejections.tried += result.tried
-            rejections.plugins |= result.plugins
+        for one in node.subtree():
+            if isinstance(one.declared, PodGroup):
+                rejections = self._rejections.setdefault(one.declared.key, _Rejections())
+                rejections.plugins |= result.plugins
+                if one is node:
+                    rejections.tried += result.tried
 
     def _pass(self, node: GroupNode, placement: GroupPlacement, _last_tier: bool) -> PassResult:
         within = rows_within(self._cluster, placement)
