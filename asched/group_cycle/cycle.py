@@ -84,7 +84,7 @@ class GroupResult:
     placements: int = 0
     """How many there are. Those without enough room may not have been tried."""
     limiting_plugins: frozenset[str] = frozenset()
-    """The filters that limit the room in such placements."""
+    """The filters that limit the room in such placements, and the plugin that generates them."""
     steps: int = 0
     """What the cycle costs the namespace; 0 if it is free."""
     retries_surplus: bool = False
@@ -155,11 +155,11 @@ class GroupCycle:
         status, generator = generated.status, self._profile.placement.generate
         plugin = "" if generator is None else generator.name
         if not status.is_success:
-            error = status.code is Code.ERROR
-            outcome = GroupOutcome.ERROR if error else GroupOutcome.UNSCHEDULABLE
-            return GroupResult(outcome, status.message, plugin=plugin)
+            if status.code is Code.ERROR:
+                return GroupResult(GroupOutcome.ERROR, status.message, plugin=plugin)
+            return self._without_placements(members, status.message, plugin)
         if not generated.placements:
-            return GroupResult(GroupOutcome.UNSCHEDULABLE, NO_PLACEMENTS, plugin=plugin)
+            return self._without_placements(members, NO_PLACEMENTS, plugin)
         placements = generated.placements
         search = PlacementSearch(
             self._cluster, self._profile, members, self._in_placement(members), self._ties.placement
@@ -176,6 +176,13 @@ class GroupCycle:
             scheduled = result.outcome is GroupOutcome.SCHEDULED
             result.retries_surplus = scheduled and not self._ineligible(members)
         return result
+
+    def _without_placements(self, members: CycleMembers, message: str, plugin: str) -> GroupResult:
+        """Without placements there is nowhere to preempt."""
+        settings = self._settings
+        if settings.group_preemption and not settings.topology_preemption:
+            message += f", {self._ineligible(members)}"
+        return GroupResult(GroupOutcome.UNSCHEDULABLE, message, plugin=plugin)
 
     def _in_placement(self, members: CycleMembers) -> TryPlacement:
         def try_placement(placement: GroupPlacement, last_tier: bool) -> PassResult:
@@ -306,8 +313,7 @@ class GroupCycle:
 
     def _ineligible(self, members: CycleMembers) -> str:
         """Why the group must not preempt as one; empty if it may."""
-        has_placements = self._profile.placement.generate is not None
-        keeps_constraints = has_placements and not self._settings.topology_preemption
+        keeps_constraints = not self._settings.topology_preemption
         return ineligible(self._cluster, members, keeps_constraints=keeps_constraints)
 
 
