@@ -67,13 +67,14 @@ def _unlike_canonical(
     case: GroupCase, canonical: Mapping[str, Any], answer: CycleAnswer
 ) -> Iterator[str]:
     queue, cycle = case.expect["queue"], case.cycle
-    yield from _unlike("active", queue["active"] or [], _active(case, answer))
-    yield from _unlike("gated", queue["gated"], answer.gated)
+    dropped = {p["metadata"]["name"] for p in case.pods if "deletionTimestamp" in p["metadata"]}
+    active = [name for name in queue["active"] or () if name not in dropped]
+    yield from _unlike("active", active, [*answer.active])
+    yield from _unlike("gated", _gated(case, dropped, answer), answer.gated)
     yield from _unlike("outcome", canonical["outcome"], answer.outcome)
     if not cycle or answer.members is None or answer.result is None:
         return
     popped = [name_of(queued.info.key) for queued in answer.members.pending]
-    dropped = {p["metadata"]["name"] for p in case.pods if "deletionTimestamp" in p["metadata"]}
     yield from _unlike("popped", [n for n in cycle["popped"] if n not in dropped], popped)
     yield from _unlike("condition", _condition(case, cycle), _final_condition(case, answer))
     victims = [key.rpartition("/")[2] for key in cycle.get("victims") or ()]
@@ -106,10 +107,15 @@ def _unlike_second_cycle(
         yield from _unlike_messages(cycles[1], again)
 
 
-def _active(case: GroupCase, answer: CycleAnswer) -> list[str]:
-    """With the terminating members, which asched does not queue."""
-    dropped = [p["metadata"]["name"] for p in case.pods if "deletionTimestamp" in p["metadata"]]
-    return sorted({*answer.active, *(dropped if answer.active else ())})
+def _gated(case: GroupCase, dropped: set[str], answer: CycleAnswer) -> dict[str, str]:
+    """The recorded plugins, without the terminating members, which asched does not queue. Where two
+    plugins hold a pod back, kube-scheduler names the one that it happens to call first."""
+    found = {n: p for n, p in case.expect["queue"]["gated"].items() if n not in dropped}
+    for pod in case.pods if not answer.active else ():
+        name = pod["metadata"]["name"]
+        if name in found and pod["spec"].get("schedulingGates"):
+            found[name] = "SchedulingGates"
+    return found
 
 
 def _condition(case: GroupCase, cycle: Mapping[str, Any]) -> list[str] | None:
