@@ -22,6 +22,7 @@ from asched.model.workloads import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
+from asched.plugins.node_filters import NodeUnschedulable
 from asched.plugins.topology_placement import (
     PlacementBestFit,
     TopologyPlacementGenerator,
@@ -163,6 +164,23 @@ def test_later_member_runs_elsewhere_if_its_domain_is_full(s: GroupScheduling) -
     node = nodes_of(s.next())["default/a2"]
     assert node[1:3] == link[:2]
     assert node[1:4] != link
+
+
+def test_event_in_another_domain_requeues_a_member_that_was_left() -> None:
+    """It was rejected in the domain of the others, but may run elsewhere."""
+    plugins = (NodeUnschedulable, *PLUGINS)
+    s = GroupScheduling(plugins=plugins, levels=[RACK])
+    offered = {"cpu": "2", "pods": "9"}
+    s.see(a_node("n0", offered, labels={RACK: "r0"}))
+    s.see(a_node("n1", offered, labels={RACK: "r1"}, unschedulable=True))
+    s.see(a_group("a", 2, prefers=RACK), *gang_pods("a", 3))
+    assert len(nodes_of(s.next())) == 2
+    s.pass_time(60)
+    assert not s.decide()
+    s.see(a_node("n1", offered, labels={RACK: "r1"}))
+    settle(s)
+    assert placed(s) == ["a0", "a1", "a2"]
+    check_replay_with(s, *plugins)
 
 
 def test_smallest_domain_that_fits_is_used() -> None:
