@@ -57,8 +57,8 @@ def test_racks_of_one_name_in_two_blocks_are_two_domains(s: GroupScheduling) -> 
     s.pass_time(20)
     header = s.next()[0]
     assert isinstance(header, PodGroupAttempted)
-    ((block, rack),) = racks(s)
-    assert header.placement == f"b{block}/r{rack}"
+    (used,) = racks(s)
+    assert header.placement == f"b{used[0]}/r{used[1]}"
     check_replay(s, *PLUGINS)
 
 

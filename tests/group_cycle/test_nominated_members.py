@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from asched.framework.interface import Plugin
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.plugins.gang_scheduling import GangScheduling
 from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_resources.fit import NodeResourcesFit
-from asched.state.group_records import GroupOutcome
+from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from tests.cycle.scheduling import Scheduling, nodes_of
 from tests.group_cycle.groups import PLUGINS, RACK, GroupScheduling, a_group, messages, outcomes
 from tests.plugins.gangs import member
@@ -52,7 +53,7 @@ def test_nomination_keeps_room_if_the_group_does_not_fit_otherwise() -> None:
 
 @pytest.mark.parametrize(("rack", "plugins"), [("", PLUGINS), ("r0", PLUGINS), ("r0", PLUGINS[:5])])
 def test_group_that_must_not_preempt_in_a_domain_says_so(
-    rack: str, plugins: tuple[type, ...]
+    rack: str, plugins: tuple[type[Plugin], ...]
 ) -> None:
     """Also without any domain, and without the plugin that generates them."""
     arguments = {
@@ -68,7 +69,7 @@ def test_group_that_must_not_preempt_in_a_domain_says_so(
     s.see(a_group("a", 1, rack=True, priority=10), member("a", "a0", priority=10))
     decisions = s.next()
     assert outcomes(decisions) == [GroupOutcome.UNSCHEDULABLE]
-    (message,) = (d.message for d in decisions if hasattr(d, "placements"))
+    (message,) = (d.message for d in decisions if isinstance(d, PodGroupAttempted))
     assert message.endswith(f", {NOT_SUPPORTED}")
     if not rack:
         assert messages(decisions)["a0"] == f"no feasible placements found, {NOT_SUPPORTED}"

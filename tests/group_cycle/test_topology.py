@@ -168,7 +168,7 @@ def test_later_member_runs_elsewhere_if_its_domain_is_full(s: GroupScheduling) -
 
 def test_event_in_another_domain_requeues_a_member_that_was_left() -> None:
     """It was rejected in the domain of the others, but may run elsewhere."""
-    plugins = (NodeUnschedulable, *PLUGINS)
+    plugins: tuple[type[Plugin], ...] = (NodeUnschedulable, *PLUGINS)
     s = GroupScheduling(plugins=plugins, levels=[RACK])
     offered = {"cpu": "2", "pods": "9"}
     s.see(a_node("n0", offered, labels={RACK: "r0"}))
