@@ -7,7 +7,7 @@ tree preempts as one: no member preempts for itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -176,10 +176,6 @@ class CompositeCycle(GroupCycle):
             min(one.members.needed, len(one.members.pending)) for one in groups if not one.runs
         )
         return max(1, sum(needed))
-
-    def _spared(self, members: CycleMembers) -> Collection[str]:
-        """The tree needs its own pods, whatever their priority."""
-        return {member.pod.uid for member in members.group.running}
 
     def _ineligible(self, members: CycleMembers) -> str:
         check = super()._ineligible

@@ -307,9 +307,10 @@ class GroupCycle:
         """How many members must be tried in one cycle at least."""
         return members.needed
 
-    def _spared(self, _members: CycleMembers) -> Collection[str]:
-        """Uids of pods that are no victims."""
-        return ()
+    def _spared(self, members: CycleMembers) -> Collection[str]:
+        """Uids of pods that are no victims: the group needs its own pods, whatever their
+        priority."""
+        return {member.pod.uid for member in members.group.running}
 
     def _ineligible(self, members: CycleMembers) -> str:
         """Why the group must not preempt as one; empty if it may."""
