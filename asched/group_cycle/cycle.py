@@ -247,22 +247,28 @@ class GroupCycle:
         Members find victims one after the other, while the earlier victims still run. Two may
         expect the same room.
         """
-        uids = {
-            victim.uid
-            for member in preempting.members
-            if isinstance(member.decision, r.Rejected)
-            for victim in member.decision.victims
-        }
-        pods = self._cluster.pods
-        keys = [
-            self._cluster.pod_keys[uid] for uid in sorted(uids) if uid in self._cluster.pod_keys
-        ]
-        victims = [pods[key].info for key in keys if pods[key].node]
         placed = [(m.queued.info, m.node) for m in preempting.members if m.fits]
         trial = self._passes.trial
-        with trial.without(victims), trial.nominated(placed):
+        with trial.without(self._gone_for(preempting)), trial.nominated(placed):
             without = mode._replace(preemption=Preemption.NONE)
             return self._passes.run(members, without).feasible
+
+    def _gone_for(self, preempting: PassResult) -> list[PodInfo]:
+        """The victims of the members, and the pods on nominated nodes that terminate already:
+        PostFilter counts them as gone, but does not name them."""
+        cluster, found = self._cluster, dict[str, PodInfo]()
+        for member in preempting.members:
+            if not isinstance(member.decision, r.Rejected) or not member.preempts:
+                continue
+            for victim in member.decision.victims:
+                key = cluster.pod_keys.get(victim.uid)
+                if key is not None and cluster.pods[key].node:
+                    found[victim.uid] = cluster.pods[key].info
+            row, priority = cluster.nodes.row_of(member.node), member.queued.info.priority
+            for pod in () if row is None else cluster.nodes.pods(row):
+                if pod.pod.terminating and pod.priority < priority:
+                    found[pod.uid] = pod
+        return [found[uid] for uid in sorted(found)]
 
     # -- the group preempts as one ------------------------------------------------------------
 

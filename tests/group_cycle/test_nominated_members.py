@@ -1,6 +1,8 @@
-"""Members that are nominated to nodes, and groups that must not preempt in a domain."""
+"""Members that are nominated to nodes, whose pods are gone, and groups that must not preempt."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -13,9 +15,17 @@ from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from tests.cycle.scheduling import Scheduling, nodes_of
-from tests.group_cycle.groups import PLUGINS, RACK, GroupScheduling, a_group, messages, outcomes
+from tests.group_cycle.groups import (
+    PLUGINS,
+    RACK,
+    GroupScheduling,
+    a_group,
+    messages,
+    outcomes,
+    victims,
+)
 from tests.plugins.gangs import member
-from tests.state.objects import a_node, a_pod, bound
+from tests.state.objects import a_node, a_pod, bound, deleted
 from tests.state.profiles import profile_of
 
 _replace = msgspec.structs.replace
@@ -73,3 +83,27 @@ def test_group_that_must_not_preempt_in_a_domain_says_so(
     assert message.endswith(f", {NOT_SUPPORTED}")
     if not rack:
         assert messages(decisions)["a0"] == f"no feasible placements found, {NOT_SUPPORTED}"
+
+
+@pytest.mark.parametrize("group_preemption", [False, True])
+def test_pod_that_terminates_counts_as_gone(group_preemption: bool) -> None:
+    """Its node is nominated without a victim, so that the other member may evict one."""
+    s = GroupScheduling(group_preemption=group_preemption)
+    s.see(a_node_of("n0", 1), a_node_of("n1", 1), a_group("a", 2, priority=10))
+    s.see(deleted(bound(a_pod("v0", {"cpu": "1"}), "n0"), datetime(2026, 1, 1, tzinfo=UTC)))
+    s.see(bound(a_pod("v1", {"cpu": "1"}), "n1"))
+    s.see(*(member("a", name, priority=10) for name in ("a0", "a1")))
+    decisions = s.next()
+    assert outcomes(decisions) == [GroupOutcome.WAITING]
+    assert victims(decisions) == ["v1"]
+
+
+def test_group_evicts_no_pod_of_its_own() -> None:
+    """A less important member that runs counts for the minimum."""
+    s = GroupScheduling(group_preemption=True)
+    s.see(a_node_of("n0", 1), a_node_of("n1", 1), a_group("a", 2, priority=10))
+    s.see(bound(member("a", "a0"), "n0"), bound(a_pod("v", {"cpu": "1"}), "n1"))
+    s.see(member("a", "a1", priority=10))
+    decisions = s.next()
+    assert outcomes(decisions) == [GroupOutcome.WAITING]
+    assert victims(decisions) == ["v"]
