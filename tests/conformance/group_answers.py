@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,8 +56,22 @@ def group_differences(path: Path, registry: PluginRegistry) -> Iterator[GroupDif
         yield GroupDifferences(f"{path.stem} case {number} ({case.name})", lines, name)
 
 
+_SEVERAL_DOMAINS = re.compile(r"(more than 1 domain found for pod group: )(\S+), (\S+)")
+
+
+def _in_order(value: Any) -> Any:
+    """With the two domains of an error sorted: kube-scheduler names them in any order."""
+    if isinstance(value, str):
+        return _SEVERAL_DOMAINS.sub(lambda m: m[1] + ", ".join(sorted(m.group(2, 3))), value)
+    if isinstance(value, list):
+        return [_in_order(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _in_order(one) for key, one in value.items()}
+    return value
+
+
 def _unlike(what: str, expected: Any, got: Any) -> Iterator[str]:
-    if expected != got:
+    if _in_order(expected) != _in_order(got):
         yield f"{what}: expected {expected}, got {got}"
 
 
@@ -90,8 +105,8 @@ def _unlike_canonical(
 def _unlike_second_cycle(
     case: GroupCase, laboratory: GroupLaboratory, answer: CycleAnswer
 ) -> Iterator[str]:
-    """Members that were left are tried again. After a preemption only the number of placed members
-    is compared: the recorded members rarely go to their nominated nodes."""
+    """Members that were left are tried again. After a preemption at least as many members must be
+    placed: the recorded ones rarely go to their nominated nodes."""
     cycles = (case.canonical or {}).get("run", {}).get("cycles") or []
     if len(cycles) < 2:
         return
@@ -100,7 +115,8 @@ def _unlike_second_cycle(
     expected = {name: pod["node"] for name, pod in pods.items() if "node" in pod}
     got = answer.nodes() | again.nodes()
     if answer.outcome == "waiting":
-        yield from _unlike("placed in the second cycle", len(expected), len(got))
+        if len(got) < len(expected):
+            yield from _unlike("placed in the second cycle", len(expected), len(got))
         return
     yield from _unlike("nodes after the second cycle", expected, got)
     if again.result is not None:
