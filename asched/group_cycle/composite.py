@@ -7,7 +7,7 @@ tree preempts as one: no member preempts for itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -177,10 +177,6 @@ class CompositeCycle(GroupCycle):
         )
         return max(1, sum(needed))
 
-    def _spared(self, members: CycleMembers) -> Collection[str]:
-        """The tree needs its own pods, whatever their priority."""
-        return {member.pod.uid for member in members.group.running}
-
     def _ineligible(self, members: CycleMembers) -> str:
         check = super()._ineligible
         return next(filter(None, (check(node.members) for node in self._root.subtree())), "")
@@ -223,10 +219,12 @@ class CompositeCycle(GroupCycle):
         found.passed, found.placement = chosen.result, chosen.placement.name
         found.placements, found.omitted = len(placements), result.omitted
         found.counts |= result.chosen is not None
-        if isinstance(node.declared, PodGroup):
-            rejections = self._rejections.setdefault(node.declared.key, _Rejections())
-            rejections.tried += result.tried
-            rejections.plugins |= result.plugins
+        for one in node.subtree():
+            if isinstance(one.declared, PodGroup):
+                rejections = self._rejections.setdefault(one.declared.key, _Rejections())
+                rejections.plugins |= result.plugins
+                if one is node:
+                    rejections.tried += result.tried
 
     def _pass(self, node: GroupNode, placement: GroupPlacement, _last_tier: bool) -> PassResult:
         within = rows_within(self._cluster, placement)

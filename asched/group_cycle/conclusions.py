@@ -72,10 +72,10 @@ def _decision(
         by = (result.plugin,) if result.plugin else ()
         node = result.targets.get(info.key, "")
         return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node=node)
-    if result.outcome is GroupOutcome.SCHEDULED:
-        return _scheduled(member)
     # Without a node no plugin rejects a member: it backs off, as no event of a plugin would help.
     plugins = rejected_by.get(info.key, (GANG_SCHEDULING,))
+    if result.outcome is GroupOutcome.SCHEDULED:
+        return _scheduled(member, plugins)
     if result.outcome is GroupOutcome.WAITING:
         return _waiting(member, plugins, result)
     if member.fits:
@@ -84,9 +84,17 @@ def _decision(
     return _unplaced(member, plugins)
 
 
-def _scheduled(member: MemberResult) -> MemberDecision:
-    """A member of a group that is scheduled."""
-    return _backing_off(member.decision) if member.found_victims else member.decision
+def _scheduled(member: MemberResult, plugins: tuple[str, ...]) -> MemberDecision:
+    """A member of a group that is scheduled. One that is left may fit in another placement later,
+    as preferred domains do not bind it."""
+    decision = member.decision
+    if member.found_victims or not isinstance(decision, r.Rejected):
+        return _backing_off(decision)
+    return _replace(decision, unschedulable_plugins=_without(plugins, decision.pending_plugins))
+
+
+def _without(plugins: tuple[str, ...], pending: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in plugins if name not in pending)
 
 
 def _backing_off(decision: MemberDecision) -> MemberDecision:
@@ -113,10 +121,9 @@ def _unplaced(member: MemberResult, plugins: tuple[str, ...]) -> MemberDecision:
     any placement requeue it."""
     decision = member.decision
     assert isinstance(decision, r.Rejected)
-    pending = set(decision.pending_plugins)
     return _replace(
         decision,
-        unschedulable_plugins=tuple(name for name in plugins if name not in pending),
+        unschedulable_plugins=_without(plugins, decision.pending_plugins),
         nominated_node="" if decision.nominated_node is None else decision.nominated_node,
     )
 

@@ -84,7 +84,7 @@ class GroupResult:
     placements: int = 0
     """How many there are. Those without enough room may not have been tried."""
     limiting_plugins: frozenset[str] = frozenset()
-    """The filters that limit the room in such placements."""
+    """The filters that limit the room in such placements, and the plugin that generates them."""
     steps: int = 0
     """What the cycle costs the namespace; 0 if it is free."""
     retries_surplus: bool = False
@@ -155,11 +155,11 @@ class GroupCycle:
         status, generator = generated.status, self._profile.placement.generate
         plugin = "" if generator is None else generator.name
         if not status.is_success:
-            error = status.code is Code.ERROR
-            outcome = GroupOutcome.ERROR if error else GroupOutcome.UNSCHEDULABLE
-            return GroupResult(outcome, status.message, plugin=plugin)
+            if status.code is Code.ERROR:
+                return GroupResult(GroupOutcome.ERROR, status.message, plugin=plugin)
+            return self._without_placements(members, status.message, plugin)
         if not generated.placements:
-            return GroupResult(GroupOutcome.UNSCHEDULABLE, NO_PLACEMENTS, plugin=plugin)
+            return self._without_placements(members, NO_PLACEMENTS, plugin)
         placements = generated.placements
         search = PlacementSearch(
             self._cluster, self._profile, members, self._in_placement(members), self._ties.placement
@@ -176,6 +176,13 @@ class GroupCycle:
             scheduled = result.outcome is GroupOutcome.SCHEDULED
             result.retries_surplus = scheduled and not self._ineligible(members)
         return result
+
+    def _without_placements(self, members: CycleMembers, message: str, plugin: str) -> GroupResult:
+        """Without placements there is nowhere to preempt."""
+        settings = self._settings
+        if settings.group_preemption and not settings.topology_preemption:
+            message += f", {self._ineligible(members)}"
+        return GroupResult(GroupOutcome.UNSCHEDULABLE, message, plugin=plugin)
 
     def _in_placement(self, members: CycleMembers) -> TryPlacement:
         def try_placement(placement: GroupPlacement, last_tier: bool) -> PassResult:
@@ -240,22 +247,28 @@ class GroupCycle:
         Members find victims one after the other, while the earlier victims still run. Two may
         expect the same room.
         """
-        uids = {
-            victim.uid
-            for member in preempting.members
-            if isinstance(member.decision, r.Rejected)
-            for victim in member.decision.victims
-        }
-        pods = self._cluster.pods
-        keys = [
-            self._cluster.pod_keys[uid] for uid in sorted(uids) if uid in self._cluster.pod_keys
-        ]
-        victims = [pods[key].info for key in keys if pods[key].node]
         placed = [(m.queued.info, m.node) for m in preempting.members if m.fits]
         trial = self._passes.trial
-        with trial.without(victims), trial.nominated(placed):
+        with trial.without(self._gone_for(preempting)), trial.nominated(placed):
             without = mode._replace(preemption=Preemption.NONE)
             return self._passes.run(members, without).feasible
+
+    def _gone_for(self, preempting: PassResult) -> list[PodInfo]:
+        """The victims of the members, and the pods on nominated nodes that terminate already:
+        PostFilter counts them as gone, but does not name them."""
+        cluster, found = self._cluster, dict[str, PodInfo]()
+        for member in preempting.members:
+            if not isinstance(member.decision, r.Rejected) or not member.preempts:
+                continue
+            for victim in member.decision.victims:
+                key = cluster.pod_keys.get(victim.uid)
+                if key is not None and cluster.pods[key].node:
+                    found[victim.uid] = cluster.pods[key].info
+            row, priority = cluster.nodes.row_of(member.node), member.queued.info.priority
+            for pod in () if row is None else cluster.nodes.pods(row):
+                if pod.pod.terminating and pod.priority < priority:
+                    found[pod.uid] = pod
+        return [found[uid] for uid in sorted(found)]
 
     # -- the group preempts as one ------------------------------------------------------------
 
@@ -300,14 +313,14 @@ class GroupCycle:
         """How many members must be tried in one cycle at least."""
         return members.needed
 
-    def _spared(self, _members: CycleMembers) -> Collection[str]:
-        """Uids of pods that are no victims."""
-        return ()
+    def _spared(self, members: CycleMembers) -> Collection[str]:
+        """Uids of pods that are no victims: the group needs its own pods, whatever their
+        priority."""
+        return {member.pod.uid for member in members.group.running}
 
     def _ineligible(self, members: CycleMembers) -> str:
         """Why the group must not preempt as one; empty if it may."""
-        has_placements = self._profile.placement.generate is not None
-        keeps_constraints = has_placements and not self._settings.topology_preemption
+        keeps_constraints = not self._settings.topology_preemption
         return ineligible(self._cluster, members, keeps_constraints=keeps_constraints)
 
 

@@ -133,17 +133,18 @@ class MemberPass:
     def run(self, members: CycleMembers, mode: PassMode) -> PassResult:
         """Try all members. The state is the same afterwards.
 
-        As in kube-scheduler, the nominations of later members count as pods. If the group does not
-        fit that way, it is tried without: the members are placed in this pass anyway.
+        As in kube-scheduler, the nominations of these members are no pods: each is placed in this
+        pass, on its nominated node first. If the group does not fit, other members may have taken
+        that room, and it is tried with them.
         """
         nominator = self._cluster.nominator
         nominated = {pod.key: nominator.node_of(pod.key) for pod in members.group.pending}
-        result = self._run(members, mode, nominated, counted=True)
+        result = self._run(members, mode, nominated, counted=False)
         if result.feasible or result.error is not None or not any(nominated.values()):
             return result
         if self.work is not None and not self.work.allows(1, members.pending):
             return result
-        again = self._run(members, mode, nominated, counted=False)
+        again = self._run(members, mode, nominated, counted=True)
         return again if again.feasible else result
 
     def _run(

@@ -41,7 +41,8 @@ class SearchResult:
     reported: TriedPlacement | None = None
     """If none was chosen: the one with the reported messages, or the one that failed."""
     plugins: frozenset[str] = frozenset()
-    """The filters that limit the room in placements that were not tried."""
+    """The filters that limit the room in placements that were not tried, and the plugin that
+    generates the domains."""
     omitted: str = ""
     """For the message: placements that were not tried because it would take too long."""
 
@@ -82,7 +83,9 @@ class PlacementSearch:
     ) -> SearchResult:
         """``screening``: omit placements without enough room. ``may_preempt``: members may find
         victims in the last tier."""
-        result = self._result
+        result, generator = self._result, self._profile.placement.generate
+        if generator is not None and any(placement.name for placement in placements):
+            result.plugins |= {generator.name}  # other nodes in a domain may help
         tiers = [[*tier] for _, tier in groupby(placements, key=lambda one: one.tier)]
         for number, tier in enumerate(tiers):
             if result.tried and self._is_spent(len(tier)):

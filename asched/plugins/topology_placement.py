@@ -23,7 +23,7 @@ from asched.framework.interface import (
     PlacementGeneratePlugin,
     PlacementScorePlugin,
 )
-from asched.framework.nodes import MAX_NODE_SCORE, Nodes, RowArray
+from asched.framework.nodes import MAX_NODE_SCORE, LabelColumn, Nodes, RowArray
 from asched.framework.placements import (
     GeneratedPlacements,
     GroupAssignments,
@@ -60,7 +60,8 @@ class TopologyPlacementGeneratorArgs(Arguments, frozen=True):
 
     levels: tuple[str, ...] = ()
     """Node labels of nested topology levels, the widest first, such as block, rack and NVLink
-    domain. A group that prefers one of them falls back to those before it."""
+    domain. A group that prefers one of them falls back to those before it. A group that requires
+    one of them, and prefers none, prefers those after it."""
 
     def __post_init__(self) -> None:
         problem = _level_problem(self.levels)
@@ -114,10 +115,9 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         if problem:
             return GeneratedPlacements(Status.unschedulable(f"topology of the PodGroup: {problem}"))
         every: tuple[GroupPlacement, ...] = (GroupPlacement("", np.flatnonzero(nodes.alive)),)
-        required: tuple[str, ...] = ()
-        if rules.topology_key:
-            required = (rules.topology_key,)
-            domains = _required_domains(group, nodes)
+        required = self._required(rules)
+        if required:
+            domains = _required_domains(group, nodes, required)
             if isinstance(domains, Status):
                 return GeneratedPlacements(domains)
             every = tuple(domains)
@@ -132,9 +132,20 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         last = [GroupPlacement(name, rows, len(tiers)) for name, rows, _ in every]
         return GeneratedPlacements(placements=(*_distinct(tiers, last), *last))
 
+    def _required(self, rules: GroupRules) -> tuple[str, ...]:
+        """The required level, after those that contain it; empty for none."""
+        level = rules.topology_key
+        for levels in (rules.preferred_topology, self._levels):
+            if level in levels:
+                return levels[: levels.index(level) + 1]
+        return (level,) if level else ()
+
     def _preferred(self, rules: GroupRules) -> tuple[str, ...]:
-        """The preferred levels of a group. One that is configured includes those above it."""
+        """The preferred levels of a group. One that is configured includes those above it. Within
+        a required level few of the narrower domains are preferred."""
         listed = rules.preferred_topology
+        if not listed and rules.topology_key in self._levels:
+            return self._levels
         if len(listed) == 1 and listed[0] in self._levels:
             return self._levels[: self._levels.index(listed[0]) + 1]
         return listed
@@ -155,7 +166,8 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         if not isinstance(new, Node):
             return QueueingHint.SKIP
         before = old.labels if isinstance(old, Node) else {}
-        labels = {rules_of(group).topology_key for group in self._own_and_above(pod)}
+        groups = self._own_and_above(pod)
+        labels = {label for group in groups for label in self._required(rules_of(group))}
         return queue_if(
             any(label in new.labels and new.labels[label] != before.get(label) for label in labels)
         )
@@ -215,17 +227,22 @@ def _domains(nodes: Nodes, keys: Sequence[str], rows: RowArray) -> list[tuple[st
     rows, numbers = rows[order], numbers[order]
     begins = np.flatnonzero(np.diff(numbers)) + 1
     parts = [part for part in np.split(rows, begins) if len(part)]
-    names = ("/".join(c.word(int(c.ids[part[0]])) for c in columns) for part in parts)
+    names = (_name(columns, [int(column.ids[part[0]]) for column in columns]) for part in parts)
     return sorted(zip(names, parts, strict=True), key=lambda domain: domain[0])
 
 
-def _required_domains(group: GroupInCycle, nodes: Nodes) -> list[GroupPlacement] | Status:
-    """The domains of the required label; only that of the members that run, if any."""
-    key = group.rules.topology_key
-    required = _domain_of_running(group, nodes, key)
+def _name(columns: Sequence[LabelColumn], numbers: Sequence[int]) -> str:
+    return "/".join(column.word(number) for column, number in zip(columns, numbers, strict=True))
+
+
+def _required_domains(
+    group: GroupInCycle, nodes: Nodes, keys: Sequence[str]
+) -> list[GroupPlacement] | Status:
+    """The domains of the last label; only that of the members that run, if any."""
+    required = _domain_of_running(group, nodes, keys)
     if isinstance(required, Status):
         return required
-    found = _domains(nodes, (key,), np.flatnonzero(nodes.alive))
+    found = _domains(nodes, keys, np.flatnonzero(nodes.alive))
     return [
         GroupPlacement(name, rows) for name, rows in found if required is None or name == required
     ]
@@ -241,20 +258,22 @@ def _preferred_domains(
             yield GroupPlacement(name, rows, tier)
 
 
-def _domain_of_running(group: GroupInCycle, nodes: Nodes, key: str) -> str | Status | None:
+def _domain_of_running(
+    group: GroupInCycle, nodes: Nodes, keys: Sequence[str]
+) -> str | Status | None:
     """The domain of the members that run; None if none runs; an error if there is no such one."""
-    labels, domain = nodes.label(key), None
+    columns, domain = [nodes.label(key) for key in keys], None
     for member in group.running:
         row = nodes.row_of(member.node)
         if row is None:
             return Status.error(
-                f'{_UNDETERMINED}getting node for pod {member.pod.key}: node "{member.node}" not'
-                " found"
+                f"{_UNDETERMINED}getting node for pod {member.pod.key}: nodeinfo not found for node"
+                f' name "{member.node}"'
             )
-        number = int(labels.ids[row])
-        if number < 0:
+        numbers = [int(column.ids[row]) for column in columns]
+        if min(numbers) < 0:
             return Status.error(f"{_UNDETERMINED}no topology domain found for pod {member.pod.key}")
-        found = labels.word(number)
+        found = _name(columns, numbers)
         if domain is not None and found != domain:
             return Status.error(
                 f"{_UNDETERMINED}more than 1 domain found for pod group: {domain}, {found}"

@@ -233,7 +233,9 @@ class GroupLaboratory:
 
     def _fits_later(self, victims: Sequence[str], nominated: Mapping[str, str]) -> bool:
         later = GroupLaboratory(self.case, self._registry)
-        for key in victims:
+        running = (*self.case.objects.get("pods", ()), *self.case.bound)
+        gone = {*victims} | {_key(p) for p in running if "deletionTimestamp" in p["metadata"]}
+        for key in sorted(gone):
             later.delete(key)
         for key, node in nominated.items():
             later.state.nominator.nominate(self._info(key), node)
@@ -245,6 +247,10 @@ class GroupLaboratory:
 
     def _info(self, key: str) -> PodInfo:
         return self.state.pods[key].info
+
+
+def _key(pod: Mapping[str, Any]) -> str:
+    return f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
 
 
 def _pod_group(raw: dict[str, Any]) -> PodGroup:

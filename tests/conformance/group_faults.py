@@ -77,7 +77,11 @@ def _outside_domain(
     laboratory: GroupLaboratory, answer: CycleAnswer, placed: Mapping[str, str]
 ) -> Iterator[str]:
     key = answer.members.rules.topology_key if answer.members is not None else ""
-    if not key or not answer.nodes():
+    if (
+        not key
+        or not answer.nodes()
+        or not laboratory.case.gates["TopologyAwareWorkloadScheduling"]
+    ):
         return
     nodes = laboratory.state.nodes
     domains = {nodes.node(nodes.row_of(n) or 0).labels.get(key) for n in placed.values()}
@@ -108,11 +112,15 @@ def _violated_terms(
 
 
 def _victims_in_vain(case: GroupCase) -> bool:
-    """Victims are evicted, and the group does not run afterwards."""
-    if not case.cycle.get("victims") or case.canonical is None:
+    """Victims are evicted, or chosen although they terminate, and the group does not run
+    afterwards."""
+    if case.canonical is None:
         return False
     if case.canonical["outcome"] == "unschedulable":
-        return True
+        chosen = any(step.get("nominated") for step in case.cycle.get("trace") or ())
+        return chosen or bool(case.cycle.get("victims"))
+    if not case.cycle.get("victims"):
+        return False
     cycles = case.canonical["run"]["cycles"]
     return len(cycles) > 1 and not any(p.get("node") for p in cycles[1]["pods"].values())
 
@@ -125,6 +133,20 @@ def _surplus_preempts(case: GroupCase) -> bool:
         return False
     fitting = sum("node" in step for step in case.cycle["trace"])
     return fitting > 0 and fitting + len(case.bound) >= _min_count(case)
+
+
+def _terminating_member_counts(case: GroupCase) -> bool:
+    """A running member that is being deleted counts for the minimum, and for the domain."""
+    return any("deletionTimestamp" in pod["metadata"] for pod in case.bound)
+
+
+def _nomination_ignored(case: GroupCase) -> bool:
+    """A gated member has a nominated node. kube-scheduler does not keep the room for a pod that it
+    knows only as gated."""
+    return bool(case.cycle) and any(
+        (pod.get("status") or {}).get("nominatedNodeName") and pod["spec"].get("schedulingGates")
+        for pod in case.pods
+    )
 
 
 def _min_count(case: GroupCase) -> int:
@@ -261,6 +283,8 @@ VICTIMS_IN_VAIN = FaultRule("victims-in-vain", _victims_in_vain, _ANY_OUTCOME)
 SURPLUS_PREEMPTS = FaultRule("surplus-preempts", _surplus_preempts, frozenset({"scheduled"}))
 OUTDATED_AFFINITY = FaultRule("outdated-affinity", _outdated_affinity, _ANY_OUTCOME)
 RULES: Sequence[FaultRule] = (
+    FaultRule("terminating-member-counts", _terminating_member_counts, _ANY_OUTCOME | {"gated"}),
+    FaultRule("nomination-ignored", _nomination_ignored, _ANY_OUTCOME),
     FaultRule("refused-by-api-server", _refused_by_api_server, _ANY_OUTCOME),
     VICTIMS_IN_VAIN,
     SURPLUS_PREEMPTS,

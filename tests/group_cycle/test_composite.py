@@ -553,6 +553,22 @@ def test_domain_that_appears_requeues_the_tree(s: GroupScheduling, name: str) ->
     check_replay(s, *PLUGINS)
 
 
+@pytest.mark.parametrize(("above", "below"), [(RACK, ""), ("", RACK), (BLOCK, RACK)])
+def test_node_that_enters_a_domain_requeues_the_tree(
+    s: GroupScheduling, above: str, below: str
+) -> None:
+    cores(s, 1, 1, blocks=1)
+    s.see(composite("root", 1, topology=above), child("a", 2, topology=below), *gang_pods("a", 2))
+    s.decide()
+    s.pass_time(60)
+    assert not s.decide()
+    labels = {RACK: "r0", BLOCK: "b0"}
+    s.see(a_node("n1", {"cpu": "1", **ROOM}, labels=labels))
+    settle(s, 1)
+    assert placed(s) == ["a0", "a1"]
+    check_replay(s, *PLUGINS)
+
+
 def test_more_important_child_is_tried_first(s: GroupScheduling) -> None:
     cores(s, 2)
     s.see(composite("root", 1), child("a", 2), child("b", 2))

@@ -166,6 +166,18 @@ def test_group_without_domains_waits_for_a_label(s: GroupScheduling) -> None:
     check_replay(s, *PLUGINS)
 
 
+def test_node_that_enters_a_rack_requeues_the_group(s: GroupScheduling) -> None:
+    """The filters that rejected members wait for no label."""
+    s.see(in_rack("n0", "r0"), in_rack("n1", "r1"), a_group("a", 2, rack=True), *gang_pods("a", 2))
+    assert outcomes(s.next()) == [GroupOutcome.UNSCHEDULABLE]
+    s.pass_time(60)
+    assert not s.decide()
+    s.see(in_rack("n1", "r0"))
+    settle(s)
+    assert placed(s) == ["a0", "a1"]
+    check_replay(s, *PLUGINS)
+
+
 def test_members_in_two_domains_are_an_error(s: GroupScheduling) -> None:
     s.see(in_rack("n0", "r0"), in_rack("n1", "r1"))
     first, second, third = gang_pods("a", 3, cpu="100m")
@@ -173,6 +185,18 @@ def test_members_in_two_domains_are_an_error(s: GroupScheduling) -> None:
     decisions = s.next()
     assert outcomes(decisions) == [GroupOutcome.ERROR]
     assert "more than 1 domain found for pod group: r0, r1" in messages(decisions)["a2"]
+
+
+def test_member_on_a_node_that_is_gone_is_an_error(s: GroupScheduling) -> None:
+    """With the words of kube-scheduler."""
+    s.see(in_rack("n0", "r0"), a_group("a", 1, rack=True))
+    s.see(bound(member("a", "a0"), "gone"), member("a", "a1"))
+    decisions = s.next()
+    assert outcomes(decisions) == [GroupOutcome.ERROR]
+    assert messages(decisions)["a1"] == (
+        "cannot determine domain for already scheduled pods: getting node for pod default/a0:"
+        ' nodeinfo not found for node name "gone"'
+    )
 
 
 @pytest.mark.parametrize("free", [(2, 0), (2, 1)])

@@ -206,7 +206,8 @@ def labelled(node: Node, key: str, value: str) -> Node:
 
 def _more_nodes(domain: DomainSearch) -> Iterator[GroupChange]:
     key = domain.finder.found.members.rules.topology_key
-    own_label = {key: domain.name} if key else {}
+    inside = domain.trial.state.nodes.node(int(domain.tried.placement.rows[0])).labels
+    own_label = {key: inside[key]} if key else {}
     for model in _models(domain):
 
         def works(count: int, model: Node = model) -> bool:
