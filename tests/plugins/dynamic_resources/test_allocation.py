@@ -269,6 +269,17 @@ def test_more_statuses_than_a_small_number_can_count() -> None:
     assert column.result().status(39_999) == statuses[-1]
 
 
+def test_taints_do_not_concern_claims_that_are_allocated() -> None:
+    scheduling = cluster("gpu-0")
+    taint = {"key": "broken", "effect": "NoExecute"}
+    scheduling.see(a_slice("n0", {"name": "gpu-0", "taints": [taint]}, "gpu-1"))
+    scheduling.see(a_claim("a", allocation=an_allocation("n0", "gpu-0")), a_claim("b"))
+    scheduling.see(a_pod("p", "a"), a_pod("q", "b"))
+    first, second = scheduling.decide()
+    assert nodes_of([first]) == {"d/p": "n0"}
+    assert devices(second) == ["gpu-1"]
+
+
 def test_request_of_a_later_version_of_kubernetes_is_not_allocated() -> None:
     scheduling = cluster("gpu-0")
     scheduling.see(a_claim("c", {"name": "r", "later": {}}), a_pod("p", "c"))
