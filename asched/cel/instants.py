@@ -130,8 +130,9 @@ def time_zone(name: str) -> tzinfo:
     """
     if ":" in name:
         hours, _, minutes = name.partition(":")
-        if not (_is_number(hours) and _is_number(minutes)):
-            raise SubexpressionError(f'strconv.Atoi: parsing "{name}": invalid syntax')
+        for part in (hours, minutes):
+            if not _is_number(part):
+                raise SubexpressionError(f'strconv.Atoi: parsing "{part}": invalid syntax')
         offset = int(hours) * 60 + (-int(minutes) if name[0] == "-" else int(minutes))
         if abs(offset) >= 24 * 60:
             raise SubexpressionError(f"unknown time zone {name}")

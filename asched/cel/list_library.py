@@ -58,7 +58,15 @@ def _is_sorted(_: Meter, items: Items) -> bool:
     for each in items:
         if type(each) not in COMPARABLE:
             raise no_overload()
-    return all(compare(items[i], items[i + 1]) <= 0 for i in range(len(items) - 1))
+    return all(_order(items[i], items[i + 1]) <= 0 for i in range(len(items) - 1))
+
+
+def _order(left: Value, right: Value) -> int:
+    """-1, 0 or 1; 0 for values without an order, as in Kubernetes' functions."""
+    try:
+        return compare(left, right)
+    except SubexpressionError:
+        return 0
 
 
 def _sum(zero: Value) -> Implementation:
@@ -79,7 +87,7 @@ def _extreme(name: str, replaced_by: int) -> Implementation:
         for each in items:
             if type(each) not in COMPARABLE:
                 raise no_overload()
-            if compare(found, each) == replaced_by:
+            if _order(found, each) == replaced_by:
                 found = each
         return found
 

@@ -144,7 +144,7 @@ class _Planner:
                 return found
         if function in _CONVERSIONS and len(steps) == 1 and steps[0].is_constant:
             return _folded(call_code(FUNCTIONS[function], node.overloads, codes))
-        if function in _REGEX_FUNCTIONS and steps[1].is_constant:
+        if function in _REGEX_FUNCTIONS and isinstance(steps[1].constant, str):
             _check_regex(steps[1].constant)
             return PlannedCode(call_code(FUNCTIONS[function], node.overloads, codes, is_regex=True))
         code = call_code(FUNCTIONS[function], node.overloads, codes)
@@ -314,9 +314,7 @@ def _parsed_once(code: Code) -> Code:
     return evaluate
 
 
-def _check_regex(pattern: Value) -> None:
-    if not isinstance(pattern, str):
-        return
+def _check_regex(pattern: str) -> None:
     try:
         compile_regex(pattern)
     except SubexpressionError as failure:

@@ -63,6 +63,7 @@ TRUE = [
     "quantity('50k').add(quantity('20k')) == quantity('70k') && sign(quantity('-1')) == -1",
     "quantity('1').sub(2) == quantity('-1') && quantity('1E').asInteger() == 1000000000000000000",
     "quantity('1.0').compareTo(quantity('1')) == 0 && !quantity('1.0').isInteger()",
+    "[dyn('a'), dyn(1)].isSorted() && [dyn(1), dyn('a'), dyn(3)].max() == 3",
     "quantity('Ki') == quantity('0') && quantity('-').isInteger() && isQuantity('.e1')",
     "quantity('m') == quantity('0') && !quantity('m').isInteger() && !isQuantity('K')",
     "isQuantity('1.5Ki') && isQuantity('1e3') && !isQuantity('1.5Kb') && !isQuantity('')",
@@ -194,6 +195,9 @@ def test_problems_of_addresses(text: str, problem: str) -> None:
             "no such overload: isGreaterThan(int, kubernetes.Quantity)",
         ),
         ("dyn(1).allowed()", "no such overload: allowed(int)"),
+        ("'a'.find(dyn(1)) == ''", "no such overload: find(string, int)"),
+        ("dyn(1).find('a') == ''", "no such overload"),
+        ("timestamp(0).getHours('1:b') == 1", 'strconv.Atoi: parsing "b": invalid syntax'),
     ],
 )
 def test_run_time_errors(expression: str, error: str) -> None:
