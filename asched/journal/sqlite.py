@@ -283,6 +283,9 @@ def _check_path(path: Path, *, read_only: bool) -> None:
     try:
         if path.is_dir():
             raise JournalOpenError(f"cannot open {path}: it is a directory")
+        if path.exists() and not path.is_file():
+            # Opening a pipe would wait for its other end.
+            raise JournalOpenError(f"cannot open {path}: it is not a regular file")
         if read_only and not path.exists():
             raise JournalOpenError(f"cannot open {path}: no such file")
         if path.exists() and not may_read(path):

@@ -86,8 +86,11 @@ async def test_unwritable_paths(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     absent = tmp_path / "absent"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     for path, why in (
         (tmp_path, "it is a directory"),
+        (pipe, "it is not a regular file"),
         (absent / "journal.db", f"{absent} does not exist"),
         (file / "journal.db", f"{file} is not a directory"),
         (tmp_path / ("x" * 300), "File name too long"),
