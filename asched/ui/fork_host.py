@@ -91,7 +91,6 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     """Answer calls until the other end of the connection is closed."""
     # The parent ends this process; a signal for the whole group would end it in a call.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
     limit_heap()
     _import_questions(settings.registry)
     known = _known_objects(asyncio.run(_newest_checkpoint(settings)))
@@ -100,7 +99,9 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     children: dict[int, _Child] = {}
     try:
         while True:
-            for ready in wait([connection, *children]):
+            readable = wait([connection, *children])
+            _reap()
+            for ready in readable:
                 if ready is connection:
                     call: WorkerCall = connection.recv()
                     if known is None and call.states is not None:
@@ -116,6 +117,13 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
         for child in children.values():
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
+
+
+def _reap() -> None:
+    """Remove children that ended. What they wrote stays in their pipes."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _import_questions(registry: PluginRegistry) -> None:
@@ -152,7 +160,6 @@ def _forked(
     pid = os.fork()
     if not pid:
         gc.disable()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _write_and_exit(
             writing, lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call, known)))
         )
