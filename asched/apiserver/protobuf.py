@@ -110,12 +110,18 @@ def _message(kind: str, data: bytes) -> Message:
     return GetMessageClass(_POOL.FindMessageTypeByName(f"k8s.{kind}")).FromString(data)
 
 
+def _unknown(message: Message) -> list[Any]:
+    """The fields of a message that its excerpt lacks, with ``field_number`` and ``data``."""
+    fields = UnknownFieldSet(message)
+    return [fields[index] for index in range(len(fields))]
+
+
 def _is_set(value: Any) -> bool:
     """Whether an unknown field has a value. Go encodes empty structs, of empty fields in turn."""
     if not isinstance(value, bytes):
         return bool(value)
     try:
-        return any(_is_set(field.data) for field in UnknownFieldSet(_message("Empty", value)))
+        return any(_is_set(field.data) for field in _unknown(_message("Empty", value)))
     except DecodeError:
         return True
 
@@ -132,7 +138,7 @@ def _json(value: Any) -> Any:
         case "IntOrString":
             return value.strVal if value.type == 1 else value.intVal  # type: ignore[attr-defined]
     found: Object = {}
-    for unknown in UnknownFieldSet(value):
+    for unknown in _unknown(value):
         if _is_set(unknown.data):
             what = f"field {unknown.field_number} of {value.DESCRIPTOR.name}"
             raise _unsupported(f"a value in {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -98,6 +99,13 @@ async def spread_cluster(folder: Path) -> AsyncIterator[tuple[World, ReplicaSets
             yield w, replica_sets
 
 
+def shown_words() -> list[list[str]]:
+    """The words of the lines that docs/how-to/consolidation.md shows as an output."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "consolidation.md").read_text()
+    shown = page.partition("    $ asched consolidate\n")[2].partition("\n\n|")[0]
+    return [line.split() for line in shown.splitlines() if re.search(r"\w", line)]
+
+
 async def test_nothing_is_written_without_apply(tmp_path: Path) -> None:
     async with spread_cluster(tmp_path) as (w, _):
         code, out = await consolidate(w, "-o", "json")
@@ -105,6 +113,10 @@ async def test_nothing_is_written_without_apply(tmp_path: Path) -> None:
         plan = json.loads(out)
         assert [domain["name"] for domain in plan["freed"]] == ["n0", "n1", "n2"]
         assert {m["target"] for domain in plan["freed"] for m in domain["moves"]} == {"n3"}
+        code, out = await consolidate(w)
+        assert [
+            line for line in shown_words() if line not in map(str.split, out.splitlines())
+        ] == []
         assert nodes_in_use(w) == {"n0", "n1", "n2", "n3"}
         assert cordoned(w) == set()
 
