@@ -14,6 +14,7 @@ from typing import TypeVar, dataclass_transform
 import msgspec
 
 from asched.model.pod import Pod
+from asched.state.captures import Capture
 
 _T = TypeVar("_T")
 
@@ -59,16 +60,19 @@ def run(steps: Steps[_T]) -> _T:
 
 
 def encode_in_steps(snapshot: StoredForm, encode: Encode) -> Steps[list[bytes]]:
-    """The same MessagePack bytes as ``encode(snapshot)``, in parts."""
+    """The same MessagePack bytes as ``encode(snapshot)``, in parts. A field for a tuple may be a
+    list or a :class:`Capture`."""
     parts = [_array_header(len(snapshot.__struct_fields__))]
     for name in snapshot.__struct_fields__:
         field = getattr(snapshot, name)
         if isinstance(field, StoredForm):
             parts += yield from encode_in_steps(field, encode)
-        elif isinstance(field, tuple) and len(field) > STEP:
+        elif isinstance(field, tuple | list | Capture):
             parts.append(_array_header(len(field)))
             for begin in range(0, len(field), STEP):
-                chunk = field[begin : begin + STEP]
+                end = begin + STEP
+                whole = isinstance(field, tuple | list)
+                chunk = field[begin:end] if whole else field.part(begin, end)
                 parts.append(encode(chunk)[len(_array_header(len(chunk))) :])
                 yield
         else:
