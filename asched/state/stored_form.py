@@ -8,8 +8,9 @@ encoding on the loop, one step at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TypeVar, dataclass_transform
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -69,15 +70,18 @@ def encode_in_steps(snapshot: StoredForm, encode: Encode) -> Steps[list[bytes]]:
             parts += yield from encode_in_steps(field, encode)
         elif isinstance(field, tuple | list | Capture):
             parts.append(_array_header(len(field)))
+            part = field.part if isinstance(field, Capture) else partial(_slice, field)
             for begin in range(0, len(field), STEP):
-                end = begin + STEP
-                whole = isinstance(field, tuple | list)
-                chunk = field[begin:end] if whole else field.part(begin, end)
+                chunk = part(begin, begin + STEP)
                 parts.append(encode(chunk)[len(_array_header(len(chunk))) :])
                 yield
         else:
             parts.append(encode(field))
     return parts
+
+
+def _slice(items: Sequence[Any], begin: int, end: int) -> Sequence[Any]:
+    return items[begin:end]
 
 
 def _array_header(length: int) -> bytes:
