@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from asched.framework.runtime.profile import PluginLoader
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
+from asched.state.captures import Capture
 from asched.state.charged_forms import ChargedForm
 from asched.state.circuits import CircuitSnapshot
 from asched.state.claim_releases import PendingClaimRelease
@@ -101,8 +102,7 @@ class CheckpointContent(StoredForm):
 def encode(state: ClusterState) -> Steps[list[bytes]]:
     """The content of a checkpoint, for :func:`compress`.
 
-    Takes a snapshot at once, in less than a microsecond a pod. The steps encode the snapshot: it
-    shares only immutable values with the state.
+    Captures the state at once, in some nanoseconds a pod. The steps encode the capture.
     """
     profiles = tuple(profile.spec for profile in state.profiles.values())
     without_pods = partial(
@@ -114,10 +114,9 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         ),
         objects=state.object_store.snapshot(),
         api_versions=tuple(state.object_store.api_versions.items()),
-        nodes=state.nodes.snapshot(),
-        unfinished_bindings=tuple(state.reserve_calls.unfinished.values()),
+        unfinished_bindings=_copies(state.reserve_calls.unfinished.values()),
         unsettled=tuple(state.reserve_calls.unsettled.items()),
-        deleted_unsettled=tuple(state.reserve_calls.deleted_unsettled.values()),
+        deleted_unsettled=_copies(state.reserve_calls.deleted_unsettled.values()),
         nominator=state.nominator.snapshot(),
         waiting_pods=state.waiting_pods.snapshot(),
         evictions=state.evictions.snapshot(),
@@ -131,38 +130,47 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         term_forms=state.guards.terms.snapshot(),
         quarantined=tuple(state.guards.quarantined.items()),
     )
-    entries = tuple(map(msgspec.structs.replace, state.pods.values()))
-    return _encode(state.templates.snapshot(), entries, state.queue.snapshot(), without_pods)
+    entries = state.pod_captures.begin(state.pods.values())
+    nodes, queue = state.nodes.snapshot(), state.queue.snapshot()
+    return _encode(state.templates.snapshot(), entries, nodes, queue, without_pods)
+
+
+def _copies(entries: Iterable[PodEntry]) -> tuple[PodEntry, ...]:
+    return tuple(map(msgspec.structs.replace, entries))
 
 
 def _encode(
     templates: TemplatesSnapshot,
-    entries: tuple[PodEntry, ...],
+    entries: Capture[PodEntry],
+    nodes: Steps[NodeTableSnapshot],
     queue: Steps[QueueSnapshot],
     without_pods: Callable[..., StateSnapshot[tuple[AnyObject, ...]]],
 ) -> Steps[list[bytes]]:
     pods = _PodNumbers(templates)
-    for number, entry in enumerate(entries):
-        pods.add(entry.info.pod, entry.template)
-        if number % STEP == 0:
-            yield
-    state = without_pods(pods=entries, queue=(yield from queue))
+    for begin in range(0, len(entries), STEP):
+        for entry in entries.part(begin, begin + STEP):
+            pods.add(entry.info.pod, entry.template)
+        yield
+    state = without_pods(pods=entries, nodes=(yield from nodes), queue=(yield from queue))
     encoder = msgspec.msgpack.Encoder(enc_hook=pods.encode_value)
     encoded_state = yield from encode_in_steps(state, encoder.encode)
-    # Freeing these many objects takes longer than any other step.
     del state, entries, without_pods
     yield
-    # The encoded state is not copied into the content: that would be one long step.
-    form = CheckpointContent(templates, tuple(pods.full), tuple(pods.copies), msgspec.Raw())
+    # The encoded state is not copied into the content: that would be one long step. Neither are
+    # the lists of pods.
+    form = CheckpointContent(templates, cast(Any, pods.full), cast(Any, pods.copies), msgspec.Raw())
     content = yield from encode_in_steps(form, encoder.encode)
     del form
-    yield
+    yield from pods.clear()
     return content + encoded_state
 
 
 def compress(content: Iterable[bytes]) -> bytes:
     """The checkpoint. Releases the interpreter lock while it compresses."""
-    return _MAGIC + b"%d\n" % FORMAT + zlib.compress(b"".join(content), _COMPRESSION_LEVEL)
+    compressor = zlib.compressobj(_COMPRESSION_LEVEL)
+    # Joining the parts would hold the interpreter lock.
+    packed = [*map(compressor.compress, content), compressor.flush()]
+    return b"".join((_MAGIC, b"%d\n" % FORMAT, *packed))
 
 
 def checkpoint_of(state: ClusterState) -> bytes:
@@ -360,6 +368,17 @@ class _PodNumbers:
             self.copies.append(record)
         self._numbers[id(pod)] = number
         return number
+
+    def clear(self) -> Steps[None]:
+        """Free everything. At once it would take longer than all other steps."""
+        for kept in (self.full, self.copies):
+            while kept:
+                del kept[-STEP:]
+                yield
+        while self._numbers:
+            for _ in range(min(STEP, len(self._numbers))):
+                self._numbers.popitem()
+            yield
 
     def number_of(self, pod: Pod) -> int:
         number = self._numbers.get(id(pod))

@@ -25,6 +25,7 @@ from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 from asched.state.attempt_budget import NS_PER_STEP, AttemptBudgets
 from asched.state.attempt_costs import AttemptCosts
+from asched.state.captures import Captures
 from asched.state.charged_forms import ChargedForms
 from asched.state.circuits import Circuits
 from asched.state.claim_releases import ClaimReleases
@@ -127,6 +128,8 @@ class ClusterState:
         self.engine = EngineNumbers()
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
+        self.pod_captures: Captures[PodEntry] = Captures(msgspec.structs.replace)
+        """The pods that checkpoints still read."""
         self.pod_keys: dict[str, str] = {}
         """The key of each pod by its uid."""
         self.templates = Templates()
@@ -173,6 +176,11 @@ class ClusterState:
     @property
     def volumes(self) -> VolumeIndex:
         return self._pod_index.volumes
+
+    def keep_captured(self, entry: PodEntry) -> None:
+        """Call before a pod changes: a checkpoint in progress contains it as it is now."""
+        if self.pod_captures:
+            self.pod_captures.keep(entry)
 
     def entry(self, key: str, uid: str) -> PodEntry | None:
         """The pod of that key if it has that uid."""

@@ -277,6 +277,7 @@ class Fold:
         if state.nodes.row_of(record.node) is None:
             raise FoldError(f"pod {record.key} was assigned to {record.node}, which is unknown")
         self._pods.place(entry, record.node, PlacementState.ASSUMED)
+        state.keep_captured(entry)
         entry.assignment = record
         entry.reserved = record if record.reservations else None
         ended_on = state.nominator.withdraw(record.key)
@@ -299,6 +300,7 @@ class Fold:
     def _rejected(self, record: r.Rejected) -> None:
         state = self.state
         entry = self._decided(record)
+        self.state.keep_captured(entry)
         entry.rejection = record.message
         if record.session:
             return
@@ -339,6 +341,7 @@ class Fold:
 
     def _attempt_failed(self, record: r.AttemptFailed) -> None:
         entry = self._decided(record)
+        self.state.keep_captured(entry)
         entry.rejection = record.message
         self._plugin_failed(entry, record.plugin)
         self.state.queue.fail(record.key, self.state.now_ns)
@@ -360,6 +363,7 @@ class Fold:
             raise FoldError(f"pod {record.key} was rejected on Permit but does not wait")
         self.state.waiting_pods.remove(record.key)
         entry = self.state.pods[record.key]
+        self.state.keep_captured(entry)
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         # Pods rejected before the wait may have been rejected because of the nomination.
@@ -521,6 +525,7 @@ class Fold:
             self._pods.reservations.end_binding(record.uid)
             return
         state.waiting_pods.remove(record.key)
+        self.state.keep_captured(entry)
         entry.rejection = record.message
         if entry.assignment is not None and entry.assignment.session:
             self._pods.return_to_session(entry)

@@ -25,14 +25,16 @@ Counter            Incremented by                           Read by
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
+from functools import partial
 from hashlib import blake2b
 
 from asched.framework.caching import ChangeLog
 from asched.framework.pod_info import PodInfo
 from asched.model.node import Node, Taint
 from asched.model.requests import PODS, amounts
+from asched.state.captures import Capture
 from asched.state.node_columns import (
     UtilizationIds,
     requests_of,
@@ -48,6 +50,7 @@ from asched.state.node_table_forms import (
     UnknownNodeSnapshot,
 )
 from asched.state.node_table_view import LOG_LENGTH, NodeTableView
+from asched.state.stored_form import STEP, Steps
 from asched.state.unoffered_requests import ELSEWHERE
 
 KEPT_PODS = 512
@@ -252,6 +255,7 @@ class NodeTable(NodeTableView):
             self._count_elsewhere(pod, 1)
             return
         if old.shape is pod.shape:
+            self._keep_captured(row)
             pods[pod.uid] = pod
             changed = old.label_set is not pod.label_set or old.priority != pod.priority
             if changed or old.pod.terminating != pod.pod.terminating:
@@ -278,12 +282,19 @@ class NodeTable(NodeTableView):
         self.columns.unoffered = order.unoffered
 
     def _add_to_row(self, row: int, pod: PodInfo) -> None:
+        self._keep_captured(row)
         self._pods[row][pod.uid] = pod
         self._count(row, pod, 1)
         if pod.shape.ports:
             self.port_index.add(row, pod.shape.ports)
 
+    def _keep_captured(self, row: int) -> None:
+        """Call before the pods on a row change."""
+        if self._captures:
+            self._captures.keep(self._pods[row])
+
     def _remove_from_row(self, row: int, pod: PodInfo) -> None:
+        self._keep_captured(row)
         del self._pods[row][pod.uid]
         self._count(row, pod, -1)
         if pod.shape.ports:
@@ -333,17 +344,11 @@ class NodeTable(NodeTableView):
 
     # -- checkpoints --------------------------------------------------------------------------
 
-    def snapshot(self) -> NodeTableSnapshot:
-        # Flat: one tuple per row would be an object that the garbage collector tracks.
-        row_ends: list[int] = []
-        pods: list[PodInfo] = []
-        for on_row in self._pods:
-            pods.extend(on_row.values())
-            row_ends.append(len(pods))
-        return NodeTableSnapshot(
+    def snapshot(self) -> Steps[NodeTableSnapshot]:
+        """The steps that convert the contents at this moment."""
+        without_pods = partial(
+            NodeTableSnapshot,
             names=tuple(self.names),
-            row_ends=tuple(row_ends),
-            pods=PodsOnRows(pods),
             unknown_nodes=tuple(
                 UnknownNodeSnapshot(name, tuple(pods_there.values()))
                 for name, pods_there in self._pods_on_unknown_nodes.items()
@@ -351,6 +356,7 @@ class NodeTable(NodeTableView):
             allocatable=tuple(self.columns.allocatable),
             unoffered=tuple(self.columns.unoffered),
         )
+        return _to_form(self._captures.begin(self._pods), without_pods)
 
     def restore(self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]) -> None:
         """Fill an empty table, or one that has the same rows already: every node in its row, with
@@ -428,6 +434,20 @@ class NodeTable(NodeTableView):
                 for pod in on_row.values():
                     self.port_index.add(row, pod.shape.ports)
         self._pod_log.forget()
+
+
+def _to_form(
+    rows: Capture[dict[str, PodInfo]], without_pods: Callable[..., NodeTableSnapshot]
+) -> Steps[NodeTableSnapshot]:
+    # Flat: one tuple per row would be an object that the garbage collector tracks.
+    row_ends: list[int] = []
+    pods: list[PodInfo] = []
+    for begin in range(0, len(rows), STEP):
+        for on_row in rows.part(begin, begin + STEP):
+            pods.extend(on_row.values())
+            row_ends.append(len(pods))
+        yield
+    return without_pods(row_ends=tuple(row_ends), pods=PodsOnRows(pods))
 
 
 def _tie_break_key(name: str) -> int:

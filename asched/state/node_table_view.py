@@ -23,6 +23,7 @@ from asched.framework.nodes import (
 )
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node
+from asched.state.captures import Captures
 from asched.state.node_columns import (
     ImageIndex,
     LabelIndex,
@@ -70,6 +71,8 @@ class NodeTableView(Nodes):
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
         self._pods: list[dict[str, PodInfo]] = []
+        self._captures: Captures[dict[str, PodInfo]] = Captures(dict)
+        """The rows that checkpoints still read."""
         # Counted as soon as the node is added.
         self._pods_on_unknown_nodes: dict[str, dict[str, PodInfo]] = {}
         self.columns = NodeColumns()

@@ -66,6 +66,7 @@ class PodFold:
             self._add(info, template)
         else:
             state.templates.release(entry.template)
+            state.keep_captured(entry)
             entry.template = template
             self._update(entry, info)
 
@@ -164,6 +165,7 @@ class PodFold:
 
     def _update_placed(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
+        state.keep_captured(entry)
         entry.info = info
         self.update_group(entry)
         state.nodes.replace_pod(entry.node, info)
@@ -175,6 +177,7 @@ class PodFold:
         if entry.node and entry.node != node_name:
             # Another scheduler bound the pod first; the API server is authoritative.
             self.release_node(entry, bound_elsewhere=True)
+        self._state.keep_captured(entry)
         entry.info = info
         self.update_group(entry)
         if not entry.node:
@@ -193,6 +196,7 @@ class PodFold:
 
     def _update_pending(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
+        state.keep_captured(entry)
         entry.info = info
         ended_on, nominated = "", info.pod.status.nominated_node_name
         if nominated != old.pod.status.nominated_node_name and self.is_ours(entry):
@@ -248,12 +252,14 @@ class PodFold:
 
     def place(self, entry: PodEntry, node_name: str, placement_state: PlacementState) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
+        self._state.keep_captured(entry)
         entry.node, entry.placement_state = node_name, placement_state
         self.update_sessions(entry)
         self.update_group(entry)
 
     def confirm(self, entry: PodEntry) -> None:
         """An assumed pod is bound to its node."""
+        self._state.keep_captured(entry)
         entry.placement_state = PlacementState.BOUND
         self._end_scheduling(entry)
         if entry.reserved is not None:
@@ -280,6 +286,7 @@ class PodFold:
         elif entry.reserved is not None:
             self.reservations.end_bound(entry)
         state.nodes.remove_pod(node_name, entry.info)
+        state.keep_captured(entry)
         entry.assignment = entry.reserved = None
         entry.node, entry.placement_state = "", PlacementState.PENDING
         if entry.info.key in state.pods:
@@ -335,7 +342,8 @@ class PodFold:
         state, key = self._state, entry.info.key
         if entry.assignment is not None:
             state.reserve_calls.bound(profile_of(state, entry), entry.info, entry.assignment)
-        entry.assignment = None
+            state.keep_captured(entry)
+            entry.assignment = None
         self._leave_queue(entry)
         state.pending_evaluations.pop(key, None)
         state.waiting_pods.remove(key)

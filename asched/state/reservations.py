@@ -124,6 +124,7 @@ class ReservationFold:
                 kept = [r for r in entry.reserved.reservations if r.plugin != plugin]
                 if after.value is not None:
                     kept.append(Reservation(plugin, after.value))
+                state.keep_captured(entry)
                 entry.reserved = _with(entry.reserved, kept)
             if after.value is None:
                 state.reserve_calls.unsettled.pop(uid, None)
@@ -150,6 +151,7 @@ class ReservationFold:
         calls.unsettled.pop(entry.info.uid, None)
         calls.deleted_unsettled.pop(entry.info.uid, None)
         ended = calls.give_up(profile, entry.info, held)
+        self._state.keep_captured(entry)
         entry.reserved = _with(held, [r for r in held.reservations if r.plugin not in ended])
         for plugin in ended:
             self._retry(plugin)

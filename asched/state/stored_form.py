@@ -8,12 +8,14 @@ encoding on the loop, one step at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TypeVar, dataclass_transform
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeVar, dataclass_transform
 
 import msgspec
 
 from asched.model.pod import Pod
+from asched.state.captures import Capture
 
 _T = TypeVar("_T")
 
@@ -59,21 +61,27 @@ def run(steps: Steps[_T]) -> _T:
 
 
 def encode_in_steps(snapshot: StoredForm, encode: Encode) -> Steps[list[bytes]]:
-    """The same MessagePack bytes as ``encode(snapshot)``, in parts."""
+    """The same MessagePack bytes as ``encode(snapshot)``, in parts. A field for a tuple may be a
+    list or a :class:`Capture`."""
     parts = [_array_header(len(snapshot.__struct_fields__))]
     for name in snapshot.__struct_fields__:
         field = getattr(snapshot, name)
         if isinstance(field, StoredForm):
             parts += yield from encode_in_steps(field, encode)
-        elif isinstance(field, tuple) and len(field) > STEP:
+        elif isinstance(field, tuple | list | Capture):
             parts.append(_array_header(len(field)))
+            part = field.part if isinstance(field, Capture) else partial(_slice, field)
             for begin in range(0, len(field), STEP):
-                chunk = field[begin : begin + STEP]
+                chunk = part(begin, begin + STEP)
                 parts.append(encode(chunk)[len(_array_header(len(chunk))) :])
                 yield
         else:
             parts.append(encode(field))
     return parts
+
+
+def _slice(items: Sequence[Any], begin: int, end: int) -> Sequence[Any]:
+    return items[begin:end]
 
 
 def _array_header(length: int) -> bytes:

@@ -11,6 +11,7 @@ from asched.framework.pod_info import PodInfo
 from asched.model.node import Taint
 from asched.state.cluster import ClusterState
 from asched.state.node_table import NodeTable
+from asched.state.stored_form import run
 from tests.core.hostile import HostileCore
 from tests.security.hostile_objects import POD_CLASSES, names_at_limit
 from tests.state.objects import a_node, a_pod
@@ -92,9 +93,9 @@ def test_order_of_names_survives_a_checkpoint() -> None:
         table.add_pod("n1" if name == "p" else "n0", PodInfo(a_pod(name, {resource: "1"})))
     table.set_node(a_node("n1", {"cpu": "1", "m.io/r": "1"}))
     restored = NodeTable()
-    restored.restore(table.snapshot(), {n: table.node(i) for i, n in enumerate(table.names)})
+    restored.restore(run(table.snapshot()), {n: table.node(i) for i, n in enumerate(table.names)})
     assert [*restored.resources] == [*table.resources]
-    assert restored.snapshot() == table.snapshot()
+    assert run(restored.snapshot()) == run(table.snapshot())
 
 
 def test_label_values_are_dropped() -> None:
@@ -134,7 +135,7 @@ def test_names_of_pods_leave_the_state_and_its_checkpoints() -> None:
 
 
 def _names(state: ClusterState) -> int:
-    snapshot = state.nodes.snapshot()
+    snapshot = run(state.nodes.snapshot())
     assert len(snapshot.allocatable) == len(state.nodes.columns.allocatable)
     assert np.all([len(c) < 100 for c in state.nodes.columns.requested.values()])
     return len(snapshot.allocatable) + len(snapshot.unoffered)

@@ -1,0 +1,66 @@
+"""Contents of large collections at one moment, which are read later.
+
+A checkpoint is encoded in steps while the fold changes the state. Copying a million pods first
+would stop the event loop for a third of a second. So a capture refers to what the state contains,
+and the fold has it keep an item before that item changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+from weakref import WeakSet
+
+ItemT = TypeVar("ItemT")
+
+
+class Capture(Generic[ItemT]):
+    """The items of a collection as they were when the capture was made."""
+
+    def __init__(self, items: Iterable[ItemT], copy: Callable[[ItemT], ItemT]) -> None:
+        self._items = [*items]
+        self._copy = copy
+        self._before: dict[int, ItemT] = {}
+        """Copies of items that changed since, by the id of the item."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def keep(self, item: ItemT) -> None:
+        """The item is about to change."""
+        if id(item) not in self._before:
+            self._before[id(item)] = self._copy(item)
+
+    def part(self, begin: int, end: int) -> tuple[ItemT, ...]:
+        """Items ``begin`` to ``end`` as they were."""
+        before = self._before
+        if not before:
+            return tuple(self._items[begin:end])
+        return tuple([before.get(id(item), item) for item in self._items[begin:end]])
+
+    def drop(self, count: int) -> bool:
+        """Forget the last ``count`` items. Returns whether there are more."""
+        del self._items[-count:]
+        return bool(self._items)
+
+
+class Captures(Generic[ItemT]):
+    """The captures of one collection that are still in use."""
+
+    def __init__(self, copy: Callable[[ItemT], ItemT]) -> None:
+        self._copy = copy
+        self._used: WeakSet[Capture[ItemT]] = WeakSet()
+
+    def __bool__(self) -> bool:
+        return bool(self._used)
+
+    def begin(self, items: Iterable[ItemT]) -> Capture[ItemT]:
+        """A capture of the items, in use as long as it is referred to."""
+        capture = Capture(items, self._copy)
+        self._used.add(capture)
+        return capture
+
+    def keep(self, item: ItemT) -> None:
+        """An item is about to change."""
+        for capture in self._used:
+            capture.keep(item)
