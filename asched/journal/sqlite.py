@@ -112,6 +112,8 @@ class SqliteDatabase(SqlDatabase):
         self._files = OpenedFiles(path)
         self._immutable = immutable
         self._connection: AsyncConnection | None = None
+        self._driver: Any = None
+        """The driver's connection of :attr:`_connection`, once something was appended."""
 
     @classmethod
     async def open(cls, path: Path, *, read_only: bool, daemon: bool = False) -> SqliteDatabase:
@@ -176,8 +178,9 @@ class SqliteDatabase(SqlDatabase):
         One call to the driver, because each is a switch to its thread and back.
         """
         async with self.exclusively() as connection:
-            driver = await driver_of(connection)
-            await driver.execute(_APPEND, sealed)
+            if self._driver is None:
+                self._driver = await driver_of(connection)
+            await self._driver.execute(_APPEND, sealed)
 
     @asynccontextmanager
     async def exclusively(self) -> AsyncIterator[AsyncConnection]:
@@ -220,7 +223,7 @@ class SqliteDatabase(SqlDatabase):
             if self._connection is not None:
                 await self._complete_if_moved(self._connection)
                 await self._connection.close()
-                self._connection = None
+                self._connection = self._driver = None
             await writer.dispose()
         self._file_lock.close()
         # Last: closing the database deletes its WAL by name, which must not be that of a successor.

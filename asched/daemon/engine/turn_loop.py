@@ -243,18 +243,26 @@ class TurnLoop(ABC):
         """Return when a turn is due. Other tasks run first in any case."""
         await anyio.lowlevel.checkpoint()
         inbox, deferred_until_s = self._inbox, math.inf
+        timer_s: float | None = None
         while not self._is_due():
+            if timer_s is None:
+                timer_s = self._timer_s()
             if inbox.deferred and deferred_until_s == math.inf:
                 deferred_until_s = anyio.current_time() + DEFERRAL_S
-            until_s = deferred_until_s
-            due_ns = None if self._stopping else self._next_due_ns()
-            if due_ns is not None:
-                delay_s = (due_ns - self._time.now_ns()) / NS_PER_S
-                until_s = min(until_s, anyio.current_time() + delay_s)
-            with anyio.CancelScope(deadline=until_s) as waiting:
+            was_deferred = inbox.deferred
+            with anyio.CancelScope(deadline=min(timer_s, deferred_until_s)) as waiting:
                 await inbox.wait()
             if waiting.cancelled_caught:
                 return
+            if inbox.deferred == was_deferred:
+                timer_s = None  # something other than an arrival ended the wait
+
+    def _timer_s(self) -> float:
+        """When a turn is due without an arrival, by the clock of the event loop."""
+        due_ns = None if self._stopping else self._next_due_ns()
+        if due_ns is None:
+            return math.inf
+        return anyio.current_time() + (due_ns - self._time.now_ns()) / NS_PER_S
 
     def _is_due(self) -> bool:
         """Whether there is something to do now."""
