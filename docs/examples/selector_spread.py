@@ -12,14 +12,23 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.cluster import Handle
-from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.interface import NormalizeScore, PreScorePlugin, ScoreAllPlugin
-from asched.framework.nodes import MAX_NODE_SCORE, Int64Column, Nodes
-from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, WorkloadSelectors
-from asched.framework.status import SUCCESS, Status
-from asched.model.node import ZONE_LABEL
+from asched.framework import (
+    MAX_NODE_SCORE,
+    SUCCESS,
+    CycleState,
+    Handle,
+    Int64Column,
+    Nodes,
+    NormalizeScore,
+    PodInfo,
+    PodQuery,
+    PreScorePlugin,
+    ScoreAllPlugin,
+    StateKey,
+    Status,
+    WorkloadSelectors,
+)
+from asched.model import ZONE_LABEL
 
 ZONE_SHARE = 2 / 3
 """The zone's share of the score; the rest is the node's."""

@@ -15,30 +15,33 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.framework.cluster import Handle
-from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
+from asched.framework import (
+    MAX_NODE_SCORE,
+    SUCCESS,
     ActionType,
+    Arguments,
     ClusterEvent,
     ClusterEventWithHint,
-    EventResource,
-)
-from asched.framework.interface import (
-    Arguments,
+    CycleState,
     EnqueueExtensions,
+    EventResource,
     FilterPlugin,
+    Handle,
+    Int64Column,
+    NodeInfo,
+    Nodes,
     NormalizeScore,
+    PodInfo,
+    PodQuery,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     ScorePlugin,
+    Selector,
+    StateKey,
+    Status,
 )
-from asched.framework.nodes import MAX_NODE_SCORE, Int64Column, NodeInfo, Nodes
-from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, Selector
-from asched.framework.status import SUCCESS, Status
-from asched.model.selectors import LabelSelector
-from asched.model.workloads import Service
+from asched.model import LabelSelector, Service
 
 _REJECTED = Status.unschedulable("node(s) didn't match service affinity")
 

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.framework.session_objects import Job, TaskStatus
-from asched.framework.session_plugins import Action, JobOrderPlugin, Session
+from asched.framework import Action, Job, JobOrderPlugin, Session, TaskStatus
 
 
 class SmallestFirst(JobOrderPlugin):

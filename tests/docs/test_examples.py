@@ -112,3 +112,11 @@ async def test_service_affinity_keeps_to_one_region_and_spreads_over_racks(tmp_p
 def test_linked_files_exist(page: Path) -> None:
     for name in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / name).exists(), f"{page.name} points to {name}"
+
+
+@pytest.mark.parametrize(
+    "file", sorted((DOCS / "examples").glob("*.py")), ids=lambda file: file.stem
+)
+def test_examples_import_public_names_only(file: Path) -> None:
+    modules = re.findall(r"^\s*(?:from|import) (asched[\w.]*)", file.read_text(), re.M)
+    assert set(modules) <= {"asched.framework", "asched.model"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from asched.framework.pod_info import PodShape
+from asched.framework import PodShape
 
 GPU_MILLI: Final = "alibabacloud.com/gpu-milli"
 """Resource of cards, in thousandths of a card: the total request of a pod."""

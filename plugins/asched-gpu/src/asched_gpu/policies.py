@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.nodes import MAX_NODE_SCORE, Int64Column
+from asched.framework import MAX_NODE_SCORE, Int64Column
 from asched_gpu.demand import MILLI, Demand
 from asched_gpu.workload import CardMatrix, Workload
 

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.nodes import Int64Column
+from asched.framework import Int64Column
 
 CardMatrix = NDArray[np.int64]
 """Free thousandths of each card, one row per node; 0 for missing cards."""

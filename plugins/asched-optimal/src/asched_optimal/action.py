@@ -9,12 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.nodes import BoolColumn
+from asched.framework import Action, BoolColumn, Job, Session, Statement, Task, TaskStatus
 from asched.framework.resource_vector import EXACT
-from asched.framework.session_objects import Job, Task, TaskStatus
-from asched.framework.session_plugins import Action, Session, Statement
-from asched.model.groups import IncubatorPodGroup, SigsPodGroup, VolcanoPodGroup
-from asched.model.node import Node
+from asched.model import IncubatorPodGroup, Node, SigsPodGroup, VolcanoPodGroup
 from asched_optimal.program import MAX_VARIABLES, Cell, GangProgram, Objective, solve
 
 _GROUPS: Final = (VolcanoPodGroup, SigsPodGroup, IncubatorPodGroup)
