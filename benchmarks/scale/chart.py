@@ -1,4 +1,4 @@
-"""Draws time and memory by the number of pods."""
+"""Draws CPU time and memory by the number of pods."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Line(NamedTuple):
 
 
 _SECONDS: Final = (
-    _Line("start", lambda row: row.start.elapsed_s),
-    _Line("restart", lambda row: row.restart.elapsed_s),
-    _Line("checkpoint", lambda row: row.checkpoint.elapsed_s),
+    _Line("start", lambda row: row.start.cpu_s),
+    _Line("restart", lambda row: row.restart.cpu_s),
+    _Line("checkpoint", lambda row: row.checkpoint.cpu_s),
 )
 _GIB: Final = (
     _Line("start", lambda row: row.start.peak_mib / 1024),
@@ -40,15 +40,16 @@ _GIB: Final = (
 
 
 def drawn(rows: Sequence[ScaleFigures]) -> str:
-    """SVG with two panels: seconds and GiB by the number of bound pods, which grows by factors."""
+    """SVG with two panels: CPU seconds and GiB by the number of bound pods, on a logarithmic
+    axis."""
     lines = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _PANEL} {_HEIGHT}" '
-            'role="img" aria-label="Time and memory by the number of bound pods">'
+            'role="img" aria-label="CPU time and memory by the number of bound pods">'
         ),
         f"<style>\n{_STYLE}\n</style>",
         f'<rect class="paper" width="{2 * _PANEL}" height="{_HEIGHT}"/>',
-        *_panel(rows, "seconds", _SECONDS, 0),
+        *_panel(rows, "CPU seconds", _SECONDS, 0),
         *_panel(rows, "GiB, highest", _GIB, _PANEL),
     ]
     return "\n".join([*lines, "</svg>"]) + "\n"

@@ -74,4 +74,4 @@ def test_chart_has_a_line_for_each_figure() -> None:
     rows = [ScaleFigures(n, 10 * n, run, 500, 9, 30, 0.5, 500, 10, run, run) for n in (10, 100)]
     drawn = ET.fromstring(chart.drawn(rows))
     lines = [e for e in drawn.iter() if e.tag.endswith("polyline")]
-    assert [line.get("points") for line in lines] == ["56,94 310,94"] * 3 + ["436,77 690,77"] * 3
+    assert [line.get("points") for line in lines] == ["56,44 310,44"] * 3 + ["436,77 690,77"] * 3
