@@ -229,6 +229,13 @@ def build(
     return workload
 
 
+_NODES_JOIN_AT: Final = 0.45
+_CORDON_AT: Final = 0.5
+_UNCORDON_AT: Final = 0.8
+"""Times of changes to the cluster, as shares of the time in which pods are created."""
+_CORDONED_PART: Final = 0.05
+
+
 class _WorkloadBuilder:
     def __init__(self, nodes: int, pods: int, over_s: float, seed: int) -> None:
         self._random = Random(seed)
@@ -306,9 +313,9 @@ class _WorkloadBuilder:
         for index in range(max(1, min(5, self._pods // 200))):
             full_name = f"{name}-{index}"
             pod = _pod("ops", full_name, requests, dict(spec), {"app": name}, {})
-            self._workload.arrivals.append(
-                DemoArrival(self._random.uniform(0.0, self._over_s * 0.5), pod)
-            )
+            # After the last change of a node, so that each is rejected by the same nodes.
+            at_s = self._random.uniform(_UNCORDON_AT, 1.0) * self._over_s
+            self._workload.arrivals.append(DemoArrival(at_s, pod))
             self._workload.infeasible[f"ops/{full_name}"] = why
 
 
@@ -334,11 +341,6 @@ def _pod(
 
 
 _CONCURRENT: Final = 24
-_NODES_JOIN_AT: Final = 0.45
-_CORDON_AT: Final = 0.5
-_UNCORDON_AT: Final = 0.8
-"""Times of changes to the cluster, as shares of the time in which pods are created."""
-_CORDONED_PART: Final = 0.05
 
 
 @dataclass
@@ -363,6 +365,7 @@ class Loader:
         self.workload = workload
         self._over_s = over_s
         self._clock = clock
+        self._nodes_changed = anyio.Event()
 
     async def prepare(self) -> None:
         """Create namespaces, priority classes, templates of claims and the first nodes.
@@ -392,6 +395,8 @@ class Loader:
             with send:
                 for arrival in self.workload.arrivals:
                     await anyio.sleep(max(0.0, begun_s + arrival.at_s - self._clock()))
+                    if arrival.at_s >= _UNCORDON_AT * self._over_s:
+                        await self._nodes_changed.wait()
                     await send.send(arrival)
         self.progress.done = True
 
@@ -416,6 +421,7 @@ class Loader:
         await self._cordon(cordoned, True)
         await self._until(begun_s, _UNCORDON_AT)
         await self._cordon(cordoned, False)
+        self._nodes_changed.set()
 
     async def _until(self, begun_s: float, part: float) -> None:
         await anyio.sleep(max(0.0, begun_s + part * self._over_s - self._clock()))
