@@ -34,7 +34,7 @@ from asched.framework.caching import ChangeLog
 from asched.framework.pod_info import PodInfo
 from asched.model.node import Node, Taint
 from asched.model.requests import PODS, amounts
-from asched.state.captures import Capture
+from asched.state.captures import Capture, Captures
 from asched.state.node_columns import (
     UtilizationIds,
     requests_of,
@@ -81,6 +81,7 @@ class NodeTable(NodeTableView):
             _row_log=ChangeLog(LOG_LENGTH),
             _pod_log=ChangeLog(LOG_LENGTH),
             _sweep=None,
+            _captures=Captures(dict),
         )
         return copied
 

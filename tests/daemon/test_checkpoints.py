@@ -55,12 +55,12 @@ async def marks_of(w: World) -> list[int]:
 
 async def test_running_daemon_writes_checkpoints_periodically(tmp_path: Path) -> None:
     every = OWN + "journal: {checkpointEvery: 20}\n"
-    async with world(tmp_path, nodes=2) as w:
+    async with world(tmp_path, nodes=20) as w:
         async with w.daemon(every):
             # A checkpoint is written while others are decided: it may cover several waves.
             with anyio.fail_after(TIMEOUT_S):
                 for wave in count():
-                    w.add_pods(10, f"wave-{wave}")
+                    w.add_pods(10, f"wave-{wave}", cpu="10m")
                     await w.until(lambda: not w.unbound())
                     if len(await marks_of(w)) > 2:
                         break

@@ -49,4 +49,5 @@ async def test_scheduler_user_can_watch_and_write() -> None:
             await writer.evict(pod, now=BEGIN),
         ):
             assert outcome == WriteSucceeded()
-    assert view.listed == list(Resource)
+    assert {*view.listed} == {*Resource}
+    assert view.listed[-1] is Resource.PODS
