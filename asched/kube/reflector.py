@@ -240,9 +240,9 @@ class Reflector:
                     tuple(found.objects),
                     frozenset(found.unreadable),
                     relist_count,
-                    self._served.api_version,
-                    found.begins,
-                    found.ends,
+                    api_version=self._served.api_version,
+                    begins=found.begins,
+                    ends=found.ends,
                 )
                 self._sink.put_changes((listed,))
                 self.responded.set()
