@@ -4,7 +4,8 @@
 
 For each class of :mod:`tests.security.hostile_objects` a forked process observes the objects, at
 first a few every second while it places pods of another namespace, and then all. Those of
-:mod:`tests.security.hostile_groups` are pod groups with their members. Prints the longest
+:mod:`tests.security.hostile_groups` are pod groups with their members, and those of
+:mod:`tests.security.hostile_series` objects that cost together only. Prints the longest
 step of the loop, the growth of memory, and the rate at which the other pods were placed. The rate
 is compared with that of a second process, which places the same pods without the objects. Both run
 in turns of a fraction of a second, so that caches, clock rates and other processes affect them
@@ -53,6 +54,7 @@ from tests.security.hostile_objects import (
     a_pod_with_claims,
     a_slice,
 )
+from tests.security.hostile_series import SERIES_CLASSES, HostileSeries
 
 HOLD_LIMIT_S = 1.0
 MEMORY_LIMIT_MB = 1024
@@ -64,11 +66,13 @@ _BACKLOG = 400
 yielding pods are attempted as soon as none of them waits."""
 _ARRIVALS_PER_S = 5
 _MEMBERS_PER_S = 20
-"""Of groups: their members are pods like others, and many of them together are the attack."""
+"""Of groups and series: their members are pods like others, and many of them together are the attack."""
 _SLICE_NS = 20_000_000
 _TURN_S = 0.5
 """How long the processes that are compared run in turns."""
 _PLACEHOLDER = 7_777_777
+
+AnyClass = HostileClass | HostileGroup | HostileSeries
 
 Raw = tuple[WatchedResource, bytes]
 """An object as a watch shows it."""
@@ -244,7 +248,7 @@ def _objects(of: HostileClass) -> Iterator[list[Raw]]:
         yield made
 
 
-def _groups(of: HostileGroup) -> Iterator[list[Raw]]:
+def _groups(of: HostileGroup | HostileSeries) -> Iterator[list[Raw]]:
     number = 0
     while True:
         number += 1
@@ -307,9 +311,9 @@ class Usual:
 class _Arrivals:
     """Observes objects of a class at a constant rate, while other pods are placed."""
 
-    def __init__(self, loop: Loop, of: HostileClass | HostileGroup, objects: int) -> None:
+    def __init__(self, loop: Loop, of: AnyClass, objects: int) -> None:
         self._loop = loop
-        if isinstance(of, HostileGroup):
+        if not isinstance(of, HostileClass):
             self._made, self._per_s = _groups(of), _MEMBERS_PER_S / of.members
             self.objects = max(1, objects // of.members)
         else:
@@ -340,7 +344,7 @@ class _Arrivals:
         return Measured(self._loop.placed - before, passed_s)
 
 
-def measure(loop: Loop, of: HostileClass | HostileGroup, objects: int, seconds: float) -> Result:
+def measure(loop: Loop, of: AnyClass, objects: int, seconds: float) -> Result:
     """Run in a forked process: the loop cannot be reset."""
     usual = Usual(loop)
     loop.restart_clock()
@@ -350,7 +354,7 @@ def measure(loop: Loop, of: HostileClass | HostileGroup, objects: int, seconds: 
     arriving = _compare(seconds, arrivals.place, usual)
     while arrivals.observed < arrivals.objects:
         arrivals.observe()
-        if arrivals.observed % 20 == 0 or isinstance(of, HostileGroup):
+        if arrivals.observed % 20 == 0 or not isinstance(of, HostileClass):
             loop.turn()
             highest_mb = max(highest_mb, _rss_mb())
     present = _compare(seconds, lambda for_s: _place(loop, for_s), usual)
@@ -383,8 +387,15 @@ def _rss_mb() -> int:
     return pages * os.sysconf("SC_PAGESIZE") // 1024**2
 
 
-def _select(names: Sequence[str]) -> list[HostileClass | HostileGroup]:
-    every = (*CLAIM_CLASSES, *POD_CLASSES, *ALLOWED_CLASSES, *OTHER_CLASSES, *GROUP_CLASSES)
+def _select(names: Sequence[str]) -> list[AnyClass]:
+    every = (
+        *CLAIM_CLASSES,
+        *POD_CLASSES,
+        *ALLOWED_CLASSES,
+        *OTHER_CLASSES,
+        *GROUP_CLASSES,
+        *SERIES_CLASSES,
+    )
     return [of for of in every if not names or of.name in names]
 
 
@@ -406,12 +417,12 @@ def main(
         "hold: longest step; memory: growth; journal: of one object; arriving, present: rate of"
         " other pods, compared with a process without objects that ran in turns. CPU time."
     )
-    print(f"{'class':28}{'hold':>9}{'memory':>10}{'journal':>11}{'arriving':>10}{'present':>9}")
+    print(f"{'class':30}{'hold':>9}{'memory':>10}{'journal':>11}{'arriving':>10}{'present':>9}")
     failed = False
     for of in _select(only or ()):
         receive, send = context.Pipe(duplex=False)
 
-        def run(of: HostileClass | HostileGroup = of, send: object = send) -> None:
+        def run(of: AnyClass = of, send: object = send) -> None:
             send.send(measure(loop, of, objects, seconds))  # type: ignore[attr-defined]
 
         child = context.Process(target=run)
@@ -420,14 +431,14 @@ def main(
         try:
             result: Result = receive.recv()
         except EOFError:
-            print(f"{of.name:28} the process ended without a result")
+            print(f"{of.name:30} the process ended without a result")
             failed = True
             continue
         finally:
             child.join()
         failed = failed or not result.passed
         print(
-            f"{result.name:28}{result.hold_s * 1000:6.0f} ms{result.grown_mb:7d} MB"
+            f"{result.name:30}{result.hold_s * 1000:6.0f} ms{result.grown_mb:7d} MB"
             f"{result.journal_kb:8.1f} KiB{result.arriving:9.0%}{result.present:9.0%}"
             f"{'' if result.passed else '  ABOVE A LIMIT'}",
             flush=True,

@@ -92,13 +92,8 @@ class AttemptCosts:
             self._has_victims(info)
             and plain_preemption_steps(info.pod, nodes) > 0
             and not preemption_steps(info.pod, nodes)
-            and self._others_wait(info.namespace)
+            and self._state.queue.has_active_of_others(info.namespace)
         )
-
-    def _others_wait(self, namespace: str) -> bool:
-        """Whether pods of other namespaces are active."""
-        prefix = f"{namespace}/"
-        return any(not key.startswith(prefix) for key in self._state.queue.active)
 
     def yields(self, info: PodInfo) -> bool:
         """Whether the pod, if it is put off, may be attempted before its turn while no pod is
@@ -107,14 +102,16 @@ class AttemptCosts:
 
     def is_limited(self, info: PodInfo) -> bool:
         """Whether the attempt of a pod that is not cheap counts for its namespace now."""
-        if self._others_wait(info.namespace):
+        if self._state.queue.has_active_of_others(info.namespace):
             return True
         steps = self.of_attempt(info, preemption=True) + self.of_first(info)
         return self.limits(info.namespace, steps)
 
     def limits(self, namespace: str, steps: int) -> bool:
         """Whether an attempt that takes so many steps counts for the namespace now."""
-        return steps > attempt_budget.SHORT_STEPS or self._others_wait(namespace)
+        return steps > attempt_budget.SHORT_STEPS or self._state.queue.has_active_of_others(
+            namespace
+        )
 
     def checks_gang(self, info: PodInfo) -> bool:
         """Whether an attempt may check at length that preemption completes the pod's gang."""

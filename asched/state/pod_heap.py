@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from copy import copy
 from functools import cmp_to_key
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from asched.framework.pod_info import QueuedPod
 from asched.framework.runtime.observation import CURRENT_CALL, FAILURES, failure_reason
@@ -84,7 +84,7 @@ class PodHeap:
                 yield
         return tuple(taken)
 
-    def copy(self) -> PodHeap:
+    def copy(self) -> Self:
         """A heap with the same pods that can be changed on its own."""
         copied = copy(self)
         vars(copied).update(
@@ -96,6 +96,45 @@ class PodHeap:
         self._entries.clear()
         self.pods.clear()
         self._numbers.clear()
+
+
+class ActivePods(PodHeap):
+    """A heap that counts its pods by namespace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: dict[str, int] = {}
+        """By namespace; none is 0."""
+
+    def has_others(self, namespace: str) -> bool:
+        """Whether there are pods of other namespaces."""
+        return len(self._counts) > (namespace in self._counts)
+
+    def push(self, pod: QueuedPod, sort_key: Any) -> None:
+        if pod.info.key not in self.pods:
+            namespace = pod.info.namespace
+            self._counts[namespace] = self._counts.get(namespace, 0) + 1
+        super().push(pod, sort_key)
+
+    def pop(self, key: str) -> QueuedPod | None:
+        pod = super().pop(key)
+        if pod is not None:
+            namespace = pod.info.namespace
+            left = self._counts[namespace] - 1
+            if left:
+                self._counts[namespace] = left
+            else:
+                del self._counts[namespace]
+        return pod
+
+    def copy(self) -> Self:
+        copied = super().copy()
+        copied._counts = {**self._counts}
+        return copied
+
+    def clear(self) -> None:
+        super().clear()
+        self._counts.clear()
 
 
 SortKey = tuple[Any, ...]

@@ -43,7 +43,7 @@ from asched.state.cluster_events import (
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import (
     FIRST,
-    PodHeap,
+    ActivePods,
     SortKey,
     from_stored_key,
     sort_key,
@@ -80,7 +80,7 @@ class SchedulingQueue:
         self._groups = PodGroups() if groups is None else groups
         self._hints = QueueingHints(self._groups)
         self._profiles: Mapping[str, Profile] = {}
-        self._active = PodHeap()
+        self._active = ActivePods()
         self._backoff = BackoffQueue()
         self._waiting = UnschedulablePods()
         # A pod with a running attempt is in flight, or active again if its attempt continues.
@@ -114,6 +114,10 @@ class SchedulingQueue:
     @property
     def active(self) -> Mapping[str, QueuedPod]:
         return self._active.pods
+
+    def has_active_of_others(self, namespace: str) -> bool:
+        """Whether pods of other namespaces are active."""
+        return self._active.has_others(namespace)
 
     @property
     def backoff(self) -> Mapping[str, QueuedPod]:

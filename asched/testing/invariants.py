@@ -145,6 +145,12 @@ def _check_queue(state: ClusterState) -> None:
         )
     for key, pod in (*queue.active.items(), *queue.backoff.items()):
         _demand(key == pod.info.key, f"queue: pod {pod.info.key} is stored as {key}")
+    active = {pod.info.namespace for pod in queue.active.values()}
+    for namespace in {*active, ""}:
+        _demand(
+            queue.has_active_of_others(namespace) == bool(active - {namespace}),
+            f"queue: the count of active pods beside those of {namespace!r} is wrong",
+        )
     expected: dict[str, set[str]] = {}
     for pod in queue.gated.values():
         expected.setdefault(pod.gating_plugin, set()).add(pod.info.key)
