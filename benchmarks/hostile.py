@@ -66,7 +66,7 @@ _BACKLOG = 400
 yielding pods are attempted as soon as none of them waits."""
 _ARRIVALS_PER_S = 5
 _MEMBERS_PER_S = 20
-"""Of groups and series: their members are pods like others, and many of them together are the attack."""
+"""Of groups and series: their members are pods like others, and many together are the attack."""
 _SLICE_NS = 20_000_000
 _TURN_S = 0.5
 """How long the processes that are compared run in turns."""
