@@ -17,6 +17,7 @@ from asched.testing import invariants
 from tests.fault_simulation.breach import BreachError, demand
 from tests.fault_simulation.differences import differences, plain
 from tests.fault_simulation.group_audit import GroupAudit
+from tests.fault_simulation.tree_attempts import TreeAttempts
 
 CHECK_EVERY = 25
 """Batches between two checks of the whole state."""
@@ -37,6 +38,7 @@ class Auditor:
         """Uid and node of every durable assignment."""
         self.evicted: set[str] = set()
         """Uids of all pods with a decided eviction."""
+        self.trees = TreeAttempts()
         self.live: Callable[[], ClusterState | None] = lambda: None
         """Returns the state of the appending daemon at the time of the append."""
 
@@ -58,6 +60,7 @@ class Auditor:
             divergence = self._verifier.verify(self._next_seq, record)
             demand(divergence is None, f"replay differs: {divergence}")
             self._check_record(record, released)
+            self.trees.note(record, self.state.now_ns)
             self._next_seq += 1
         cycles.end()
         self.records += len(records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.listing import ListOptions
@@ -11,6 +11,8 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.startup import watched_groups
+from asched.framework.group_hierarchy import ancestors
+from asched.framework.pod_groups import group_of
 from asched.kube.decoding import ObjectDecoder
 from asched.model.groups import CompositePodGroup, NativeGroup, PodGroup
 from asched.model.pod import Pod
@@ -33,14 +35,45 @@ from asched.state.records import (
 )
 from asched.state.session_records import SessionsLoaded
 from asched.state.sessions import status_matches
+from tests.fault_simulation.tree_attempts import TreeAttempt
 
 _MOST_DECISIONS = 1_000
 
 
 def forgotten_pods(
-    cluster: EmbeddedCluster, configuration: Configuration, registry: PluginRegistry, now_ns: int
+    cluster: EmbeddedCluster,
+    configuration: Configuration,
+    registry: PluginRegistry,
+    now_ns: int,
+    attempts: Mapping[str, TreeAttempt],
 ) -> list[str]:
-    """The pending pods that a new scheduler would place or preempt for."""
+    """The pending pods that a new scheduler would place or preempt for.
+
+    The children of a tree are tried in order, so an early child that fits can take the room of two
+    later ones. If other pods take some of that room, the early child no longer fits, and the tree
+    may be feasible. No event announces that, as in kube-scheduler: placed pods only take room. So a
+    tree is not forgotten if it is infeasible without the pods that were placed since its latest
+    attempt (``attempts``, by the uid of the root).
+    """
+    fold = _new_scheduler(cluster, configuration, registry, now_ns)
+    found = _decided(fold, now_ns)
+    trees = {key: root for key in found if (root := _attempted_root(fold.state, key, attempts))}
+    for root in sorted({*trees.values()}):
+        without = attempts[root].placed_since
+        earlier = _new_scheduler(cluster, configuration, registry, now_ns, without)
+        then = _decided(earlier, now_ns)
+        found = [key for key in found if trees.get(key) != root or key in then]
+    return found
+
+
+def _new_scheduler(
+    cluster: EmbeddedCluster,
+    configuration: Configuration,
+    registry: PluginRegistry,
+    now_ns: int,
+    without: Set[str] = frozenset(),
+) -> Fold:
+    """``without``: uids of pods that it does not know."""
     fold = Fold(ClusterState(), registry.load)
     fold.apply(TurnStarted(now_ns))
     fold.apply(EngineStarted("fresh", 0))
@@ -50,9 +83,21 @@ def forgotten_pods(
     for resource in in_order_of_listing(
         watched_groups(configuration.profiles, configuration.sessions)
     ):
-        for news in observe_list(fold.state, resource, _listed(cluster, resource)):
+        listed = _listed(cluster, resource)
+        kept = tuple(one for one in listed if one.metadata.uid not in without)
+        for news in observe_list(fold.state, resource, kept):
             fold.apply(news)
-    return _decided(fold, now_ns)
+    return fold
+
+
+def _attempted_root(state: ClusterState, pod: str, attempts: Mapping[str, TreeAttempt]) -> str:
+    """The uid of the tree with which the pod was tried; empty if there is none."""
+    key = group_of(state.pods[pod].info.pod)
+    group = None if key is None else state.objects(PodGroup).get(key.key)
+    if group is None:
+        return ""
+    above = ancestors(state, group).chain
+    return next((one.metadata.uid for one in above if one.metadata.uid in attempts), "")
 
 
 def _listed(cluster: EmbeddedCluster, resource: WatchedResource) -> tuple[AnyObject, ...]:

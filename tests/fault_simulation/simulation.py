@@ -39,6 +39,7 @@ from tests.fault_simulation.processes import ConfigFile, Surroundings
 from tests.fault_simulation.replicas import Replicas
 from tests.fault_simulation.stores import Disk
 from tests.fault_simulation.trace import Trace
+from tests.fault_simulation.tree_attempts import TreeAttempt
 from tests.fault_simulation.virtual_time import BEGIN, VirtualLoop, ordered_scopes
 
 SHORT_S, LONG_S = (20.0, 70.0), (100.0, 300.0)
@@ -365,7 +366,15 @@ class Simulation:
     def _forgotten_pods(self) -> list[str]:
         around = self.around[0]
         now_ns = int(BEGIN.timestamp() + self.loop.time()) * NS_PER_S
-        return forgotten_pods(self.cluster, around.configured.now, around.registry, now_ns)
+        attempts: dict[str, TreeAttempt] = {}
+        for auditor in {id(one.auditor): one.auditor for one in self.around}.values():
+            for uid, attempt in auditor.trees.by_uid.items():
+                known = attempts.get(uid)
+                if known is None or known.at_ns < attempt.at_ns:
+                    attempts[uid] = attempt
+        return forgotten_pods(
+            self.cluster, around.configured.now, around.registry, now_ns, attempts
+        )
 
 
 @contextmanager
