@@ -150,6 +150,9 @@ async def test_log_of_missing_journal_is_kept(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, commands(tmp_path) as runner:
         async with running(runner, *arguments(w)) as daemon:
             await until_logged(daemon, "caches synced")
+            with anyio.fail_after(TIMEOUT_S):
+                while "node/n0" not in await subjects(w.journal, "node"):
+                    await anyio.lowlevel.checkpoint()
             daemon.send(signal.SIGKILL)
             await runner.ended(daemon)
         moved, log = tmp_path / "moved.db", tmp_path / "journal.db-wal"
