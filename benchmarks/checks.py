@@ -20,7 +20,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from benchmarks import journal_times
 from benchmarks import workload_files as w
 from benchmarks.api import in_parallel
-from benchmarks.kinds import HOSTNAME, Json, pod_spec
+from benchmarks.kinds import Json, pod_spec, ready_node
 from benchmarks.measurement import Measurements, Report
 from benchmarks.operations import Report as Progress
 from benchmarks.processes import SchedulerOptions
@@ -102,7 +102,7 @@ async def _fill(at: BenchmarkCluster, nodes: int, pods: int, progress: Progress)
     await at.api.create_namespace(_NAMESPACE)
 
     async def create_node(number: int) -> None:
-        await at.api.create(_node(number))
+        await at.api.create(ready_node(number))
 
     async def create_pod(number: int) -> None:
         pod = _pod(f"bound-{number}")
@@ -340,19 +340,6 @@ def _unused_port() -> int:
 
 
 # -- objects --------------------------------------------------------------------------------------
-
-
-def _node(number: int) -> Json:
-    name = f"node-{number}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {HOSTNAME: name}},
-        "status": {
-            "capacity": {"pods": "110", "cpu": "4", "memory": "32Gi"},
-            "conditions": [{"status": "True", "type": "Ready"}],
-        },
-    }
 
 
 def _pod(name: str) -> Json:

@@ -74,6 +74,21 @@ def pod_spec(cpu: str = "100m", **more: Any) -> Json:
     return {"containers": [container], **more}
 
 
+def ready_node(number: int) -> Json:
+    """A ready node with room for forty pods of the usual size."""
+    name, size = f"node-{number}", {"pods": "110", "cpu": "4", "memory": "32Gi"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {HOSTNAME: name}},
+        "status": {
+            "capacity": size,
+            "allocatable": size,
+            "conditions": [{"status": "True", "type": "Ready"}],
+        },
+    }
+
+
 def with_token(spec: Json) -> Json:
     """The pod spec with the token volume that the ServiceAccount admission adds to each pod."""
     sources: list[Json] = [

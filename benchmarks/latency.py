@@ -20,7 +20,7 @@ import msgspec
 import typer
 
 from benchmarks.api import in_parallel
-from benchmarks.kinds import HOSTNAME, Json, pod_spec
+from benchmarks.kinds import pod_spec, ready_node
 from benchmarks.measurement import Measurements
 from benchmarks.operations import Report as Progress
 from benchmarks.processes import SchedulerOptions
@@ -82,7 +82,7 @@ async def _prepare(at: BenchmarkCluster, nodes: int, progress: Progress) -> None
     await at.api.create_namespace(_NAMESPACE)
 
     async def create(number: int) -> None:
-        await at.api.create(_node(number))
+        await at.api.create(ready_node(number))
 
     await in_parallel(nodes, create)
 
@@ -100,20 +100,6 @@ async def _arrive(at: BenchmarkCluster, per_s: int, count: int, run: str) -> Non
 
     await in_parallel(count, create)
     await at.pods.wait_until(lambda: all(pod.bound_s is not None for pod in at.pods))
-
-
-def _node(number: int) -> Json:
-    name = f"node-{number}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {HOSTNAME: name}},
-        "status": {
-            "capacity": {"pods": "110", "cpu": "4", "memory": "32Gi"},
-            "allocatable": {"pods": "110", "cpu": "4", "memory": "32Gi"},
-            "conditions": [{"status": "True", "type": "Ready"}],
-        },
-    }
 
 
 def measure_in_turns(

@@ -96,7 +96,7 @@ class SchedulerCore:
         self._unconfirmed_bindings = UnconfirmedBindings(fold.state)
         self._listing: _Listing | None = None
         self._unlisted: dict[WatchedResource, UnlistedObjects] = {}
-        """Of lists whose last part has not arrived."""
+        """Of lists that are not complete yet."""
         self.held_updates = HeldUpdates(fold.state)
         self._refused: list[RefusedPod] = []
         self._refuse = self._refused.append

@@ -133,7 +133,7 @@ def _every_term_of(shape: PodShape, namespace: str) -> PodTerms:
 
 
 _LARGE_BYTES = 4096
-"""Larger shapes may have a hundred terms, of which a thousand would take hundreds of MB."""
+"""Larger shapes may have a hundred terms. The terms of a thousand would take hundreds of MB."""
 _small_terms_of = lru_cache(maxsize=1024)(_every_term_of)
 _large_terms_of = lru_cache(maxsize=64)(_every_term_of)
 

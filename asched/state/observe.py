@@ -132,8 +132,8 @@ def observe_list(
 
     An object with the name of another one and another uid replaced it, so the other one was
     deleted. ``unreadable`` are keys of objects that exist but could not be decoded. ``unlisted`` is
-    the same for all parts of a list, of which the last one ``ends`` it. The caller folds each
-    record before it takes the next one.
+    the same for all parts of a list. The last part ``ends`` it. The caller folds each record
+    before it takes the next one.
     """
     kind = resource.type.__name__
     if api_version and state.object_store.api_versions.get(kind) != api_version:

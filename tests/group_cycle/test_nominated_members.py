@@ -1,4 +1,4 @@
-"""Members that are nominated to nodes, whose pods are gone, and groups that must not preempt."""
+"""Members that are nominated to nodes with terminating pods; groups that must not preempt."""
 
 from __future__ import annotations
 

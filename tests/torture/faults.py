@@ -212,9 +212,9 @@ async def _replace_journal(scene: Scene) -> None:
     for file in leader.journal_files[1:]:
         file.unlink(missing_ok=True)
     # The journal may be on a file system of its own. Writing into the open file would destroy it.
-    beside = Path(leader.journal).with_name(copy.name)
-    shutil.move(copy, beside)
-    beside.replace(leader.journal)
+    moved = Path(leader.journal).with_name(copy.name)
+    shutil.move(copy, moved)
+    moved.replace(leader.journal)
     await scene.notice(leader)
 
 

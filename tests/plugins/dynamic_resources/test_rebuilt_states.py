@@ -78,7 +78,7 @@ class DrawnHistory:
         self.scheduling.see(a_claim(name, request), a_pod(name, name))
 
     def _conflict(self) -> None:
-        """A pod whose claims are allocated on different nodes: one of them is deallocated."""
+        """The claims of a pod are allocated on different nodes: one of them is deallocated."""
         names = [self._new() for _ in NODES]
         for name, node in zip(names, NODES, strict=True):
             self.scheduling.see(a_claim(name, allocation=an_allocation(node, f"gpu-of-{name}")))
