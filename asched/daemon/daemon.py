@@ -58,6 +58,8 @@ from asched.state.session_records import SessionsLoaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+EVENTS_YIELD_FROM = 32
+"""Pods with effects in flight from which Events wait."""
 EVENT_FLUSH_S = 3.0
 """How long a stopping daemon continues to send Events."""
 DRAIN_S = 20.0
@@ -292,6 +294,8 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
     stopwatch = CycleStopwatch(monotonic_ns, metrics.cycle_sinks)
     events, sessions = _event_recorder(parts), SessionRegistry.discover()
     effects = _effects(parts, state, inbox, events, extenders, stopwatch)
+    if events is not None:
+        events.yield_while(lambda: effects.in_flight >= EVENTS_YIELD_FROM)
     engine = _engine(parts, start, effects, inbox, sessions, stopwatch)
     files = SessionFiles(
         configuration.settings.batch,

@@ -45,6 +45,9 @@ class EventRecorderSettings(msgspec.Struct, frozen=True):
     """Maximum number of new Events in one pipelined write."""
     gather_s: float = 0.25
     """How long a sender waits for more Events."""
+    yield_s: float = 30.0
+    """How long Events wait at most for other requests to the API server, see
+    :meth:`EventRecorder.yield_while`."""
     pipeline_pause_s: float = 60.0
     """How long pipelining is disabled after one without a response."""
     series_window_s: float = 360.0
@@ -164,12 +167,20 @@ class EventRecorder:
         self._in_flight = 0
         """Events taken from the queue and not yet sent or failed."""
         self._no_pipelining_until_s = 0.0
+        self._busy: Callable[[], bool] = lambda: False
+        self._busy_since_s: float | None = None
         self._closed = False
         self._sending = anyio.CancelScope()
         self._sent_all = anyio.Event()
         self._drops_not_logged = 0
         self._warned_at_s: float | None = None
         self._last_name_ns = 0
+
+    def yield_while(self, busy: Callable[[], bool]) -> None:
+        """While ``busy()``, queued Events wait, up to ``yield_s`` or until the queue is three
+        quarters full. Pods do not wait for Events, but they wait for evictions and bindings, and
+        all of them need the same API server."""
+        self._busy = busy
 
     @property
     def waiting(self) -> int:
@@ -337,11 +348,23 @@ class EventRecorder:
             await self._wake.wait()
         if len(self._queue) < limit and not self._closed:
             await self._client.clock.sleep(self._settings.gather_s)
+        while self._yields():
+            await self._client.clock.sleep(self._settings.gather_s)
         taken = [self._queue.take() for _ in range(min(limit, len(self._queue)))]
         self._in_flight += len(taken)
         for occurrence in taken:
             occurrence.queued = False
         return taken
+
+    def _yields(self) -> bool:
+        now_s, settings = self._client.clock.monotonic_s(), self._settings
+        if self._closed or not self._busy():
+            self._busy_since_s = None
+            return False
+        if self._busy_since_s is None:
+            self._busy_since_s = now_s
+        waited = now_s - self._busy_since_s >= settings.yield_s
+        return not waited and 4 * len(self._queue) < 3 * settings.queue_limit
 
     async def _create_pipelined(self, occurrences: Sequence[_Occurrence]) -> Sequence[_Occurrence]:
         """Create new Events in one write, at half the cost. Returns those to be sent one by one."""

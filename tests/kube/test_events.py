@@ -278,6 +278,30 @@ async def test_senders_work_in_parallel_only_if_many_events_wait(
     assert transport.most == parallel
 
 
+@pytest.mark.parametrize(
+    ("busy_s", "queue_limit", "sent_after_s"),
+    [(5.0, 100, 5.0), (60.0, 100, 30.0), (60.0, 12, 0.0)],
+    ids=["until not busy", "for a limited time", "while the queue has room"],
+)
+async def test_events_wait_while_others_use_the_api_server(
+    busy_s: float, queue_limit: int, sent_after_s: float
+) -> None:
+    async with virtual_clock() as clock, anyio.create_task_group() as tasks:
+        transport = ScriptTransport(lambda asked: Answer(201), clock)
+        settings = EventRecorderSettings(queue_limit=queue_limit, pipeline_limit=10)
+        recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
+        recorder.yield_while(lambda: clock.now_s < busy_s)
+        for pod in pods(10):
+            recorder.scheduled(pod, "n")
+        tasks.start_soon(recorder.run)
+        if sent_after_s:
+            await clock.sleep(sent_after_s - 0.1)
+            assert recorder.counts.sent == 0
+        await clock.sleep(2 * settings.gather_s)
+        assert recorder.counts.sent == 10
+        await recorder.stop(deadline_s=TIMEOUT_S)
+
+
 async def test_event_rejected_in_pipeline_is_retried_alone() -> None:
     async with stage() as s:
         s.faults.respond(500, count=1, verb="create")
