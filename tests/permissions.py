@@ -37,6 +37,7 @@ WRITE = frozenset(
         ApiPermission("", "persistentvolumeclaims", "get"),
         ApiPermission("", "persistentvolumeclaims", "patch"),
         ApiPermission("resource.k8s.io", "resourceclaims", "get"),
+        ApiPermission("resource.k8s.io", "resourceclaims", "patch"),
         ApiPermission("resource.k8s.io", "resourceclaims", "update"),
         ApiPermission("resource.k8s.io", "resourceclaims", "create"),
         ApiPermission("resource.k8s.io", "resourceclaims", "delete"),

@@ -53,8 +53,8 @@ class NodeAnswers:
     were not asked for."""
     refusals: Sequence[NotAllocated | ClaimError]
     claim_keys: tuple[str, ...]
-    scores: StepColumn
-    """The raw score where all claims can be allocated."""
+    site_scores: StepColumn
+    """By index of the site, the raw score where all claims can be allocated."""
     solutions: SolutionColumn
     """By index of the site, with the devices of that site or of one like it."""
     sites: Sequence[Site]
@@ -69,6 +69,10 @@ class NodeAnswers:
         index = int(self.site_of_row[row])
         found: Allocated = self.solutions[index]
         return found.on(self.sites[index].candidates)
+
+    def scores(self, rows: Indexes) -> StepColumn:
+        """The raw scores of nodes on which all claims can be allocated."""
+        return self.site_scores[self.site_of_row[rows]]
 
     def refusal(self, row: int) -> Refusal | None:
         """Why not all claims can be allocated on a node."""
@@ -184,7 +188,8 @@ class SiteAnswers:
     def count_all(self, indexes: Indexes, meter: AttemptMeter) -> None:
         """Count the searches of some sites."""
         meter.add(int(self.steps[indexes].sum()))
-        for group in np.unique(self.groups[indexes]).tolist():
+        # Groups have small numbers, and numpy.unique is slow.
+        for group in np.flatnonzero(np.bincount(self.groups[indexes])).tolist():
             meter.add(0, self._evaluated[group])
 
     def _group(self, meter: StepMeter) -> int:
@@ -221,7 +226,7 @@ class SiteAnswers:
             codes=shown[table.of_row],
             refusals=self.refusals,
             claim_keys=claim_keys,
-            scores=np.append(self.scores, 0)[table.of_row],
+            site_scores=self.scores.copy(),
             solutions=self.solutions.copy(),
             sites=table.sites.copy(),
             site_of_row=table.of_row.copy(),
@@ -293,8 +298,7 @@ class Allocator:
         self._states.refresh()
         answers = self._answers_for(request)
         self._apply_usage_changes(answers)
-        indexes = table.of_row if rows is None else table.of_row[rows]
-        asked = np.unique(indexes[indexes >= 0])
+        asked = table.of_rows(rows)
         steps_before = answers.kept_steps
         skipped = self._complete(answers, asked)
         if skipped is None:
@@ -358,10 +362,11 @@ class Allocator:
 
     def _like(self, indexes: Indexes) -> list[Indexes]:
         """The sites in groups on which every search has the same outcome."""
-        states = self._states.of(indexes)
-        order = np.argsort(states, kind="stable")
-        ends = np.flatnonzero(np.diff(states[order])) + 1
-        groups = np.split(indexes[order], ends) if len(indexes) else []
+        by_state: dict[int, list[int]] = {}
+        states = self._states.of(indexes).tolist()
+        for index, state in zip(indexes.tolist(), states, strict=True):
+            by_state.setdefault(state, []).append(index)
+        groups = [np.array(group, np.int32) for group in by_state.values()]
         if len(groups) > UNSORTED:
             # The same order as within the budget: nothing is searched that is not needed there.
             place = np.zeros(len(self._table.sites), np.int64)

@@ -226,6 +226,13 @@ class SiteTable:
         if len(self.sites) > 2 * len(self._names) + 64:
             self._start_over()
 
+    def of_rows(self, rows: Indexes | None = None) -> Indexes:
+        """The indexes of the sites of these rows, or of all, in order and each once."""
+        is_asked = np.zeros(len(self.sites) + 1, np.bool_)
+        is_asked[self.of_row if rows is None else self.of_row[rows]] = True
+        # The last place is that of empty rows.
+        return np.flatnonzero(is_asked[:-1]).astype(np.int32)
+
     def sites_using(self, used: UsedDevice) -> Iterator[tuple[int, PoolView, int]]:
         """The sites on which the use of a device may matter, with its pool and its position.
 

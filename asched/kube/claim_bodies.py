@@ -151,6 +151,11 @@ def reservation_patch(claim: ClaimRef, consumers: Iterable[PodTarget]) -> bytes:
     return _encode({"metadata": {"uid": claim.uid}, "status": {"reservedFor": entries}})
 
 
+def finalizer_patch(claim: ClaimRef) -> bytes:
+    """A strategic merge patch that adds the finalizer to the others."""
+    return _encode({"metadata": {"uid": claim.uid, "finalizers": [FINALIZER]}})
+
+
 def _consumer(pod: PodTarget) -> dict[str, str]:
     return {"resource": "pods", "name": pod.name, "uid": pod.uid}
 

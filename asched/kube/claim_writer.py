@@ -2,9 +2,9 @@
 
 The requests and their order are those of kube-scheduler 1.36 (``bindClaim``, ``deleteClaim``). A
 claim is read first and updated under the resourceVersion that was read. Fields that scheduling does
-not decode are written back as they were read. Exceptions: a claim that the watch shows as allocated
-is reserved by a patch, for several pods at once; a reservation is removed by a patch of the version
-that was read.
+not decode are written back as they were read. Exceptions: a claim that is allocated is read by the
+patch that adds the finalizer; one that the watch shows as allocated is reserved by a patch, for
+several pods at once; a reservation is removed by a patch of the version that was read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from asched.kube.claim_bodies import (
     FINALIZER,
     StoredClaim,
     claim_path,
+    finalizer_patch,
     is_special_claim_of,
     special_claim_body,
 )
@@ -111,7 +112,7 @@ class ClaimWriter:
             if not (isinstance(outcome, WriteRejected) and outcome.status):
                 return outcome
             # The claim shows why, or another pod of the request was the reason.
-        return await self._change(claim, change)
+        return await self._change(claim, change, protects=allocation is not None)
 
     def _is_shown_allocated(self, claim: ClaimRef) -> bool:
         """Whether the claim is allocated, with a timestamp: the first reservation has to set it."""
@@ -246,6 +247,17 @@ class ClaimWriter:
             # The API server has accepted the update.
             raise _FailedUpdateError(OutcomeUnknown(f"{what}: {error}")) from None
 
+    async def _protect(self, claim: ClaimRef) -> bytes | None:
+        """The claim after a patch that adds the finalizer, if it has none. None if that failed:
+        reading the claim shows why, or an update is permitted where a patch is not."""
+        body, form = finalizer_patch(claim), STRATEGIC_MERGE_PATCH
+        try:
+            return await self._client.request(
+                "PATCH", claim_path(claim), body=body, content_type=form, options=IDEMPOTENT
+            )
+        except (ApiError, NoResponseError):
+            return None
+
     async def _delete(self, claim: ClaimRef, present: StoredClaim) -> WriteOutcome:
         unchanged = {"uid": claim.uid, "resourceVersion": present.version}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": unchanged}
@@ -261,12 +273,20 @@ class ClaimWriter:
         return WriteSucceeded()
 
     async def _change(
-        self, claim: ClaimRef, change: _Change, *, gone_is_success: bool = False
+        self,
+        claim: ClaimRef,
+        change: _Change,
+        *,
+        gone_is_success: bool = False,
+        protects: bool = False,
     ) -> WriteOutcome:
-        """Read the claim and ``change`` it, again after a conflict."""
-        for _ in range(_TRIES):
+        """Read the claim and ``change`` it, again after a conflict. ``protects``: the first read
+        adds the finalizer."""
+        for attempt in range(_TRIES):
             try:
-                read = await self._client.request("GET", claim_path(claim))
+                read = await self._protect(claim) if protects and attempt == 0 else None
+                if read is None:
+                    read = await self._client.request("GET", claim_path(claim))
                 return await change(StoredClaim(read))
             except _ConflictError:
                 continue

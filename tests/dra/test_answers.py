@@ -66,7 +66,7 @@ def summary(outcome: Any, node_name: str) -> object:
 def answer_of(answers: NodeAnswers, row: int, name: str) -> object:
     solution = answers.solution(row)
     if solution is not None:
-        assert answers.scores[row] == solution.score
+        assert answers.scores(np.array([row], np.int32)) == [solution.score]
         return summary(solution, name)
     return answers.refusal(row)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -31,7 +33,7 @@ async def test_claim_is_allocated_and_reserved() -> None:
     async with claims() as c:
         spec, labels = c.stored["spec"], c.stored["metadata"]["labels"]
         assert await c.allocate(allocation()) == WriteSucceeded()
-        assert c.requests == ["update resourceclaims", "update resourceclaims/status"]
+        assert c.requests == ["patch resourceclaims", "update resourceclaims/status"]
         assert c.stored["metadata"]["finalizers"] == [FINALIZER]
         assert c.stored["status"] == {"allocation": STORED, "reservedFor": [c.reservation(c.pod)]}
         assert (c.stored["spec"], c.stored["metadata"]["labels"]) == (spec, labels)
@@ -115,13 +117,31 @@ async def test_constantly_changing_claim_is_rejected() -> None:
         c.faults.on_update = touch
         outcome = await c.allocate(allocation())
         assert outcome == WriteRejected("claim d/c was modified concurrently", 409)
-        assert count == 5
+        assert count == 6  # the finalizer, and five updates
+
+
+async def test_other_finalizers_stay() -> None:
+    async with claims() as c:
+        c.cluster.patch("resourceclaims", "c", {"metadata": {"finalizers": ["x/y"]}}, namespace="d")
+        assert await c.allocate(allocation()) == WriteSucceeded()
+        assert sorted(c.stored["metadata"]["finalizers"]) == [FINALIZER, "x/y"]
+
+
+async def test_finalizer_is_added_by_an_update_where_a_patch_is_not_permitted() -> None:
+    rules = tuple(
+        replace(rule, verbs=rule.verbs - {"patch"}) if "resourceclaims" in rule.resources else rule
+        for rule in KUBE_SCHEDULER_RULES
+    )
+    async with claims(User("system:serviceaccount:other", rules)) as c:
+        assert await c.allocate(allocation()) == WriteSucceeded()
+        assert c.stored["metadata"]["finalizers"] == [FINALIZER]
+        assert c.requests[-2:] == ["update resourceclaims", "update resourceclaims/status"]
 
 
 async def test_lost_responses_are_found_successful() -> None:
     async with claims() as c:
-        for resource in ("resourceclaims", "resourceclaims/status"):
-            c.faults.drop(verb="update", resource=resource, after_effect=True)
+        c.faults.drop(verb="patch", resource="resourceclaims", after_effect=True)
+        c.faults.drop(verb="update", resource="resourceclaims/status", after_effect=True)
         assert await c.allocate(allocation()) == WriteSucceeded()
         assert c.stored["status"]["reservedFor"] == [c.reservation(c.pod)]
 
@@ -158,7 +178,8 @@ async def test_outcome_of_a_creation_with_an_unreadable_answer_is_unknown() -> N
 
 async def test_failures_have_texts_of_kube_scheduler() -> None:
     async with claims() as c:
-        c.faults.respond(500, count=10, verb="update", resource="resourceclaims")
+        for verb in ("patch", "update"):
+            c.faults.respond(500, count=10, verb=verb, resource="resourceclaims")
         outcome = await c.allocate(allocation())
         assert isinstance(outcome, OutcomeUnknown)
         assert outcome.message.startswith("add finalizer to claim d/c: ")

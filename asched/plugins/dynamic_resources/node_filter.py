@@ -288,7 +288,7 @@ class NodeFilter:
         claims = unallocated(data, group)
         rows = group.rows[found.codes[group.rows] == 0]
         table = self._cluster.nodes
-        table_rows = nodes.align(np.arange(table.size, dtype=np.int32))[rows]
+        table_rows = rows if nodes is table else nodes.align(np.arange(table.size))[rows]
         answers = data.known(group.requests, table_rows)
         if answers is None:
             if claims:
@@ -299,7 +299,7 @@ class NodeFilter:
             data.add(GroupAnswers(member, group.special, group.requests, answers))
         if answers is not None:
             codes = answers.codes[table_rows]
-            for code in np.unique(codes[codes > 0]).tolist():
+            for code in np.unique(codes[codes > 0]).tolist() if codes.any() else ():
                 found.reject(rows[codes == code], _status(answers.refusal_of(code)))
 
 
@@ -331,5 +331,5 @@ def raw_scores(data: PodDevices, rows: RowArray) -> Int64Column:
     for group in data.answers:
         if group.answers is not None:
             here = group.member[rows]
-            scores[here] = group.answers.scores[rows[here]] + allocated_before
+            scores[here] = group.answers.scores(rows[here]) + allocated_before
     return scores
