@@ -8,20 +8,14 @@ import os
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from asched.proof import KeyFileError, ProofError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+# Functions import cryptography: most processes open journals without keys, and it takes 60 ms.
 
 _KEY_FILE_LIMIT_BYTES: Final = 64 * 1024
 
@@ -31,6 +25,8 @@ class PublicKey:
 
     def __init__(self, raw: bytes) -> None:
         """``raw``: 32 bytes. Raises ValueError for another length."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
         self._key = Ed25519PublicKey.from_public_bytes(raw)
         self.id = sha256(raw).hexdigest()[:32]
         """Its fingerprint: the first half of the SHA-256 of its bytes, in hex digits."""
@@ -47,6 +43,10 @@ class PublicKey:
     @classmethod
     def load(cls, path: Path) -> PublicKey:
         """The key in a PEM file; of a private key, its public half. Raises KeyFileError."""
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
         content = _read(path)
         if b"PRIVATE KEY" in content:
             return _private_key(path, content).public_key
@@ -60,6 +60,8 @@ class PublicKey:
 
     def verifies(self, text: bytes, signature: str) -> bool:
         """Whether ``signature`` (base64) is one of ``text`` by this key."""
+        from cryptography.exceptions import InvalidSignature
+
         try:
             self._key.verify(base64.b64decode(signature, validate=True), text)
         except (binascii.Error, ValueError, InvalidSignature):
@@ -67,6 +69,8 @@ class PublicKey:
         return True
 
     def pem(self) -> bytes:
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def __eq__(self, other: object) -> bool:
@@ -85,6 +89,8 @@ class SigningKey:
 
     @classmethod
     def generate(cls) -> SigningKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -103,6 +109,12 @@ class SigningKey:
     def save(self, path: Path) -> Path:
         """Write the key to the new file ``path``, for its owner only, and the public half to
         ``path`` with ``.pub``. Returns the path of the latter. Raises KeyFileError."""
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            NoEncryption,
+            PrivateFormat,
+        )
+
         public = path.with_name(f"{path.name}.pub")
         pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         _create(path, pem, 0o600)
@@ -138,6 +150,10 @@ def expanded(path: str) -> Path:
 
 
 def _private_key(path: Path, content: bytes) -> SigningKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     try:
         key = load_pem_private_key(content, password=None)
     except TypeError:
