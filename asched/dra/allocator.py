@@ -70,7 +70,7 @@ class NodeAnswers:
         found: Allocated = self.solutions[index]
         return found.on(self.sites[index].candidates)
 
-    def scores(self, rows: Indexes) -> StepColumn:
+    def scores(self, rows: Indexes | NDArray[np.intp]) -> StepColumn:
         """The raw scores of nodes on which all claims can be allocated."""
         return self.site_scores[self.site_of_row[rows]]
 
