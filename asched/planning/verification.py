@@ -16,8 +16,8 @@ from asched.planning.history import History
 from asched.planning.items import SegmentItem
 from asched.planning.result_cache import ResultCache
 
-MAX_SEGMENTS: Final = 64
-"""Enough for dozens of workers; of a longer journal, each segment is longer."""
+MAX_SEGMENTS: Final = 96
+"""Enough for 64 workers; of a longer journal, each segment is longer."""
 OVERHEAD: Final = 0.05
 """The part of the CPU time that the division into segments may cost."""
 _SEGMENT_RECORDS: Final = 700
@@ -115,7 +115,7 @@ def useful_segments(records: int, checkpoint_bytes: int) -> int:
     checkpoint of that size.
 
     >>> [useful_segments(records, 20_000) for records in (1_000, 100_000, 10_000_000)]
-    [1, 6, 64]
+    [1, 6, 96]
     """
     cost = _SEGMENT_RECORDS + checkpoint_bytes / _BYTES_PER_RECORD
     return max(1, min(MAX_SEGMENTS, int(records * OVERHEAD / cost)))
@@ -126,15 +126,16 @@ def segments(
 ) -> list[ReplaySegment]:
     """Segments of the records after ``after_seq`` up to ``last_seq`` that begin at checkpoints.
 
-    There are at most ``most``, of similar length as far as the checkpoints permit.
+    There are at most ``most``. As far as the checkpoints permit, their lengths decrease from 1.5 to
+    0.5 times the mean: workers that take the longest first end at about the same time.
 
-    >>> [segment.after_seq for segment in segments(0, 100, [10, 20, 45, 90], most=2)]
-    [0, 45]
+    >>> [segment.after_seq for segment in segments(0, 100, [10, 20, 60, 65, 90], most=2)]
+    [0, 60]
     """
     inner = [seq for seq in checkpoints if after_seq < seq < last_seq]
     if most <= len(inner):
-        length = (last_seq - after_seq) / most
-        ideal = [after_seq + length * number for number in range(1, most)]
+        shares = [number / most for number in range(1, most)]
+        ideal = [after_seq + (last_seq - after_seq) * (3 - x) * x / 2 for x in shares]
         inner = sorted({min(inner, key=lambda seq: abs(seq - begin)) for begin in ideal})
     begins = [after_seq, *inner]
     ends = [*begins[1:], last_seq]
