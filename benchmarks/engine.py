@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from asched.daemon.process import freeze_gc, tune_gc
+from asched.core.heap import freeze_gc, tune_gc
 from benchmarks.engine_run import Costs, Run, Workload, pods_of
 from benchmarks.kinds import KINDS
 

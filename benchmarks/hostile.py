@@ -31,9 +31,9 @@ import typer
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
+from asched.core.heap import freeze_gc, tune_gc
 from asched.core.inputs import Upserted
 from asched.core.scheduler import Budget, SchedulerCore
-from asched.daemon.process import freeze_gc, tune_gc
 from asched.daemon.step_time import measured_step_ns
 from asched.journal.codec import CODEC
 from asched.model.resources import DecodeError, Resource, WatchedResource, decode

@@ -1,11 +1,12 @@
 """How planning scales: sweeps and replay on processes, and a model of larger clusters.
 
-    python -m benchmarks.planning [--runs 3] [--pods 4000] [-o table|json]
+    python -m benchmarks.planning [--runs 3] [--pods 2000] [--replayed-pods 25000] [-o table|json]
 
-The workload is a scenario without rejections, so that its journal is small. One process and two
-processes do the same work in turns. They are warm: each has imported the code and read the workload
-before. The costs of an item and of Dask's scheduler are measured here; the model computes from them
-how long 10,000 items take on many workers.
+The workloads are scenarios without rejections, so that their journals are small: a short one for
+runs of a sweep, a long one for a replay, with as many checkpoints as a daemon keeps. One process
+and two processes do the same work in turns. They are warm: each has imported the code and read the
+workload before. The costs of an item and of Dask's scheduler are measured here; the model computes
+from them how long 10,000 items take on many workers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from distributed import LocalCluster
 from asched import planning
 from asched.cli.simulation import JournalWriter
 from asched.config.registry import PluginRegistry
-from asched.journal.checkpoints import write_checkpoints
+from asched.journal.checkpoints import SPACING, write_checkpoints
 from asched.journal.opening import open_journal
 from asched.planning.execution import execute
 from asched.planning.items import RunItem, RunSettings, SegmentItem, WorkAnswer, WorkItem
@@ -45,7 +46,7 @@ WORKERS: Final = (1, 2, 10, 30, 100, 300, 1_000, 3_000)
 ITEMS: Final = 10_000
 LONG_ITEM_S: Final = 60.0
 """A day of a busy cluster, for the second column of the model."""
-_SEGMENTS: Final = 24
+_CHECKPOINTS: Final = SPACING
 _MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024
 
 
@@ -53,7 +54,8 @@ class Size(NamedTuple):
     """The size of the workload."""
 
     nodes: int = 200
-    pods: int = 4_000
+    pods: int = 2_000
+    replayed_pods: int = 25_000
     seeds: int = 8
     """Runs of the sweep are twice as many."""
 
@@ -109,6 +111,7 @@ class PlanningFigures(msgspec.Struct, frozen=True, rename="camel"):
     """The result."""
 
     records: int
+    """Of the journal that is replayed."""
     sweep: Speed
     replay: Speed
     item_s: float
@@ -147,8 +150,8 @@ def highest_rss_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES / (1 << 20)
 
 
-async def write_journal(file: Path, size: Size) -> int:
-    """Write the journal of the workload, with checkpoints. Returns the number of records."""
+async def write_journal(file: Path, nodes: int, pods: int) -> int:
+    """Write the journal of a workload, with checkpoints. Returns the number of records."""
     requests = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
     scenario = {
         "apiVersion": "asched.dev/v1",
@@ -156,7 +159,7 @@ async def write_journal(file: Path, size: Size) -> int:
         "nodes": [
             {
                 "name": "node",
-                "count": size.nodes,
+                "count": nodes,
                 "zones": ["a", "b", "c"],
                 "allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"},
             }
@@ -164,11 +167,11 @@ async def write_journal(file: Path, size: Size) -> int:
         "pods": [
             {
                 "name": "job",
-                "count": size.pods,
+                "count": pods,
                 "template": {"spec": {"containers": [{"name": "c", "image": "i", **requests}]}},
                 "arrival": {"poisson": "1s"},
                 # Half of the cores are in use on average.
-                "lifetime": {"exponential": f"{size.nodes * 4}s"},
+                "lifetime": {"exponential": f"{nodes * 4}s"},
             }
         ],
     }
@@ -180,15 +183,18 @@ async def write_journal(file: Path, size: Size) -> int:
             await writer.add(turn)
         await writer.flush()
         records = (await store.head()).seq
-        await write_checkpoints(store, registry.load, every=max(1, records // _SEGMENTS))
+        await write_checkpoints(store, registry.load, every=max(1, records // _CHECKPOINTS))
         return records
 
 
-def measured(journal: Path, records: int, size: Size, runs: int) -> PlanningFigures:
+def measured(folder: Path, size: Size, runs: int) -> PlanningFigures:
     load_before = os.getloadavg()[0]
-    history = planning.open(journal)
+    short, long = folder / "short.db", folder / "long.db"
+    asyncio.run(write_journal(short, size.nodes, size.pods))
+    records = asyncio.run(write_journal(long, size.nodes, size.replayed_pods))
+    history = planning.open(short)
     sweep = planning.sweep(history, seed=range(size.seeds), drop_nodes=["", "10%"]).items
-    segments = plan(history)
+    segments = plan(planning.open(long))
     with planning.own_processes(1) as one, planning.own_processes(2) as two:
         first = execute([sweep[0], segments[0]], one)[0]
         first_rss_mib = one.submit(highest_rss_mib).result()
@@ -293,7 +299,7 @@ def table(found: PlanningFigures) -> Iterator[str]:
     yield ""
     yield "| figure | |"
     yield "| --- | ---: |"
-    yield f"| records of the journal | {found.records:,} |"
+    yield f"| records of the journal that is replayed | {found.records:,} |"
     yield (
         "| CPU time of a run, of reading the workload |"
         f" {found.item_s:.2f} s, {found.reading_s:.2f} s |"
@@ -320,13 +326,16 @@ def _row(*cells: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="repetitions of each measurement")
-    parser.add_argument("--pods", type=int, default=Size().pods, help="pods of the workload")
+    size = Size()
+    parser.add_argument("--pods", type=int, default=size.pods, help="pods of a run")
+    parser.add_argument(
+        "--replayed-pods", type=int, default=size.replayed_pods, help="pods of the replayed journal"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        journal, size = Path(folder) / "journal.db", Size(pods=options.pods)
-        records = asyncio.run(write_journal(journal, size))
-        found = measured(journal, records, size, options.runs)
+        size = Size(pods=options.pods, replayed_pods=options.replayed_pods)
+        found = measured(Path(folder), size, options.runs)
     if options.output == "json":
         print(json.dumps(msgspec.to_builtins(found), indent=1))
     else:

@@ -23,6 +23,11 @@ from asched.state.cluster import ProfileHandle
 T = TypeVar("T")
 
 
+def over_capability(queue: Queue) -> str:
+    """The message for a job whose queue may not use more."""
+    return f"queue {queue.name} has reached its capability."
+
+
 class OpenSession:
     """A :class:`asched.framework.session_plugins.Session` with the methods of built-in actions."""
 
@@ -125,6 +130,18 @@ class OpenSession:
             job.id: self.priority_queue(self.task_order, job.with_status(TaskStatus.PENDING))
             for job in jobs
         }
+
+    def explain_unplaced(self, task: Task) -> None:
+        if not self.corrects(Correction.NODES_IN_MESSAGES):
+            return
+        queue = self.queues[self.jobs[task.job].queue]
+        if self.overused(queue):
+            message = self.tiers.why_overused(queue)
+        elif not self.allocatable(queue, task):
+            message = over_capability(queue)
+        else:
+            message = ""
+        self.fit_errors[task.job] = message or self.fit_error(task)
 
     def fit_error(self, task: Task) -> str:
         """``0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had untolerated taint(s).``

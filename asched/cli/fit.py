@@ -182,12 +182,18 @@ def _print_calibration(found: Calibration) -> None:
     print_table(("PROBABILITY", "STATEMENTS", "STATED (MEAN)", "OBSERVED"), rows)
     print_text(
         f"Brier score {_number(found.brier)}, with the overall shares {_number(found.base_brier)};"
-        f" {_share(found.covered)} of {found.intervals} start times are in the 80 % interval"
+        f" {_covered(found)}"
     )
 
 
+def _covered(found: Calibration) -> str:
+    if not found.intervals:
+        return "the journal ends before a horizon is over, so no interval is compared"
+    return f"{_share(found.covered)} of {found.intervals} start times are in the 80 % interval"
+
+
 def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
+    return "-" if value is None else f"{value:.0%}"
 
 
 def _number(value: float | None) -> str:

@@ -45,7 +45,8 @@ from asched.cli.errors import (
     CommandError,
     as_command_error,
 )
-from asched.daemon.process import EscapingStream, infrequent_gc, limit_blas_threads
+from asched.core.heap import infrequent_gc
+from asched.daemon.process import EscapingStream, limit_blas_threads
 
 DEBUG_ENV = "ASCHED_DEBUG"
 

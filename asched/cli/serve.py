@@ -19,6 +19,7 @@ from asched.cli.run import ClusterOptions, RunOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.config.settings import LogLevel
+from asched.core.heap import freeze_gc, tune_gc
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.engine.attempt_mark import AttemptMark
 from asched.daemon.ha.leadership import LeadershipLostError, election_of, taking_part
@@ -29,7 +30,7 @@ from asched.daemon.plugin_host.guarded_loop import (
     limits_of,
     watched,
 )
-from asched.daemon.process import freeze_gc, set_switch_interval, tune_gc
+from asched.daemon.process import set_switch_interval
 from asched.daemon.reload.reloader import ConfigApplied, ConfigFile, ConfigReloader, ReloadRequests
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.daemon.startup import DaemonContext, journal_when_reachable

@@ -1,8 +1,4 @@
-"""What a process provides: clock, threads, garbage collection, safe output to terminals.
-
-asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's
-default thresholds the collector traverses it every few thousand allocations. That costs a daemon a
-tenth of its time, and a command that folds a whole journal a quarter.
+"""What a process provides: clock, threads, safe output to terminals.
 
 Names, labels and messages come from pod authors, API servers and plugins. Control characters in
 them could clear the screen, hide a line or change the title, so they are escaped.
@@ -10,13 +6,11 @@ them could clear the screen, hide a line or change the title, so they are escape
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TextIO, TypeVar
 
 import anyio
@@ -50,21 +44,6 @@ class Runtime(NamedTuple):
 
 
 SWITCH_INTERVAL_S: Final = 0.0005
-_DAEMON_THRESHOLDS: Final = (20_000, 20, 50)
-_COMMAND_THRESHOLDS: Final = (500_000, 50, 100)
-"""More objects than all imports create."""
-
-
-def tune_gc() -> None:
-    """Make collections rare, and exclude what imports created. For the start of a daemon."""
-    gc.freeze()
-    gc.set_threshold(*_DAEMON_THRESHOLDS)
-
-
-def freeze_gc() -> None:
-    """Exclude all present objects from later collections. For a daemon with filled caches."""
-    gc.collect()
-    gc.freeze()
 
 
 def limit_blas_threads() -> None:
@@ -73,17 +52,6 @@ def limit_blas_threads() -> None:
     Matrices are too small for threads, and starting them takes 50 ms of CPU.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
-@contextmanager
-def infrequent_gc() -> Iterator[None]:
-    """Make collections very rare within the block. For commands: imports, folds of journals."""
-    before = gc.get_threshold()
-    gc.set_threshold(*_COMMAND_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def set_switch_interval() -> None:

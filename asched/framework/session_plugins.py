@@ -107,6 +107,12 @@ class Session(Protocol):
 
     def statement(self) -> Statement: ...
 
+    def explain_unplaced(self, task: Task) -> None:
+        """Set the message of the task's job to why the task gets no node in the present state.
+
+        For actions that place tasks. Without it, a job that does not start has a general message.
+        """
+
     def stable_random(self, text: str, below: int) -> int:
         """A reproducible pseudo-random number from 0 to ``below - 1``."""
 

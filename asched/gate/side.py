@@ -18,6 +18,7 @@ import msgspec
 from asched import __version__
 from asched.config.file import ConfigFileError, parse
 from asched.config.registry import PluginRegistry
+from asched.core.heap import infrequent_gc
 from asched.framework.runtime.profile import ProfileError
 from asched.gate.agreement import Agreement, agreement_of
 from asched.journal.chain import Head
@@ -75,7 +76,8 @@ def main() -> int:
     """Answer the request on standard input. Returns the exit code."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what plugins print is no answer
-    result = side_result(msgspec.json.decode(sys.stdin.buffer.read(), type=SideRequest))
+    with infrequent_gc():
+        result = side_result(msgspec.json.decode(sys.stdin.buffer.read(), type=SideRequest))
     with open(answers, "wb") as file:
         file.write(msgspec.json.encode(result))
     return 0

@@ -223,10 +223,14 @@ class MemoryStore:
         seq = max((s for s in saved if s <= limit), default=None)
         return None if seq is None else Checkpoint(seq, saved[seq])
 
-    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
+    async def checkpoint_digests(
+        self, first_seq: int = 0, last_seq: int | None = None
+    ) -> Sequence[CheckpointDigest]:
         await anyio.lowlevel.checkpoint()
         saved = self._journal.checkpoints
-        return [checkpoint_digest(seq, saved[seq]) for seq in sorted(saved)]
+        last = self._journal.head.seq if last_seq is None else last_seq
+        seqs = sorted(seq for seq in saved if first_seq <= seq <= last)
+        return [checkpoint_digest(seq, saved[seq]) for seq in seqs]
 
     async def statements(self) -> Sequence[StatementRow]:
         await anyio.lowlevel.checkpoint()

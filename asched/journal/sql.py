@@ -311,9 +311,13 @@ class SqlStore(SqlProofs):
             log.warning("checkpoint skipped", record=seq, reason=reason)
             at_or_before_seq = seq - 1
 
-    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
+    async def checkpoint_digests(
+        self, first_seq: int = 0, last_seq: int | None = None
+    ) -> Sequence[CheckpointDigest]:
         found = []
         for mark in await self.checkpoint_marks():
+            if mark.seq < first_seq or (last_seq is not None and mark.seq > last_seq):
+                continue
             blob = select(_BLOB).where(JOURNAL_CHECKPOINT.c.seq == mark.seq)
             row = await self._one(blob)
             if row is not None:

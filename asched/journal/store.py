@@ -184,8 +184,11 @@ class JournalStore(Protocol):
         """
         ...
 
-    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
-        """The SHA-256 of each checkpoint as it is stored, by sequence number."""
+    async def checkpoint_digests(
+        self, first_seq: int = 0, last_seq: int | None = None
+    ) -> Sequence[CheckpointDigest]:
+        """The SHA-256 of each checkpoint as it is stored, by sequence number: of those from
+        ``first_seq`` to ``last_seq``, inclusive."""
         ...
 
     # -- statements and signatures ----------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from asched import __version__
-from asched.audit.whatif.report import FRAME, Mark, span_label, upper_bound
+from asched.audit.whatif.report import FRAME, Mark, span_label, time_marks, upper_bound
 from asched.planning.conditions import Value
 from asched.planning.sweep_file import RECORDED
 from asched.planning.table import AXES, RunRow, RunTable
@@ -182,7 +182,7 @@ def _points(table: RunTable, series: str | None) -> tuple[list[Point], PlotAxes]
     front = set(table.pareto(COST, WAIT))
     names = _values_of(series, table)
     most_x, step_x = upper_bound([cost for _, cost, _ in placed])
-    most_y, step_y = upper_bound([wait for _, _, wait in placed])
+    most_y = max(wait for _, _, wait in placed) or 1.0
     points = [
         Point(
             _x(cost / most_x),
@@ -195,7 +195,7 @@ def _points(table: RunTable, series: str | None) -> tuple[list[Point], PlotAxes]
         for index, cost, wait in placed
     ]
     x_marks = [Mark(_x(value / most_x), f"{value:,.6g}") for value in _steps(most_x, step_x)]
-    y_marks = [Mark(_y(value / most_y), span_label(value)) for value in _steps(most_y, step_y)]
+    y_marks = [Mark(_y(mark.at / most_y), mark.label) for mark in time_marks(most_y, most=5)]
     return points, PlotAxes(x_marks, y_marks)
 
 
@@ -231,7 +231,7 @@ def _lines(rows: Sequence[RunRow], table: RunTable) -> tuple[list[Line], PlotAxe
         Line(name_of(row, table), _distribution(row, low, high), number)
         for number, row in enumerate(rows)
     ]
-    decades = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000)
+    decades = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 86400, 864000)
     x_marks = [
         Mark(_x((math.log10(at) - low) / (high - low)), span_label(at))
         for at in decades

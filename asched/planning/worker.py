@@ -33,6 +33,7 @@ from asched.capacity.node_mix import with_node_mix
 from asched.capacity.spot_nodes import with_spot_nodes
 from asched.config.file import ConfigFileError, parse
 from asched.config.registry import PluginRegistry
+from asched.core.heap import infrequent_gc
 from asched.framework.runtime.profile import ProfileError
 from asched.journal.errors import JournalError
 from asched.journal.opening import open_journal, redacted
@@ -94,7 +95,8 @@ def perform(request: bytes) -> bytes:
 
     Raises nothing for errors that a user can act on: they are answers. A bug raises.
     """
-    return msgspec.json.encode(_answer(msgspec.json.decode(request, type=WorkRequest)))
+    with infrequent_gc():
+        return msgspec.json.encode(_answer(msgspec.json.decode(request, type=WorkRequest)))
 
 
 def _answer(request: WorkRequest) -> WorkAnswer:
@@ -149,7 +151,9 @@ async def _replay(item: SegmentItem) -> ReplayReport:
 
 
 async def _check_checkpoints(journal: JournalStore, item: SegmentItem) -> None:
-    stored = {found.seq: found.sha256 for found in await journal.checkpoint_digests()}
+    segment = item.segment
+    found = await journal.checkpoint_digests(segment.after_seq, segment.last_seq)
+    stored = {one.seq: one.sha256 for one in found}
     for seq, digest in item.checkpoints:
         if stored.get(seq) != digest:
             raise PlanningError(

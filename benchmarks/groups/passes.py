@@ -21,9 +21,9 @@ import typer
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
+from asched.core.heap import freeze_gc, tune_gc
 from asched.core.inputs import Upserted
 from asched.core.scheduler import Budget, SchedulerCore
-from asched.daemon.process import freeze_gc, tune_gc
 from asched.model.resources import GroupResource, Resource, WatchedResource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold

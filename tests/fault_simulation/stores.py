@@ -175,8 +175,10 @@ class FaultyStore:
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
         return await self._store.load_checkpoint(at_or_before_seq)
 
-    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
-        return await self._store.checkpoint_digests()
+    async def checkpoint_digests(
+        self, first_seq: int = 0, last_seq: int | None = None
+    ) -> Sequence[CheckpointDigest]:
+        return await self._store.checkpoint_digests(first_seq, last_seq)
 
     async def statements(self) -> Sequence[StatementRow]:
         return await self._store.statements()

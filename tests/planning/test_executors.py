@@ -77,7 +77,7 @@ def test_sweep_and_replay_on_a_cluster(
     history = planning.open(journal)
     with dask_executor(cluster.scheduler_address) as executor:
         assert same(some_runs(journal).run(executor), serial)
-        found = planning.verify(history, executor)
+        found = planning.verify(history, executor, max_segments=64)
     with ThreadPoolExecutor(1) as thread:
         assert found == planning.verify(history, thread)
     assert [worker.differences for worker in workers_of(cluster.scheduler_address)] == ["", ""]

@@ -170,7 +170,7 @@ def test_executors_agree(journal: Path, processes: Executor) -> None:
         serial = planning.verify(history, thread)
     assert serial.equal, serial.divergence
     assert serial.checkpoints > 10
-    assert planning.verify(history, processes) == serial
+    assert planning.verify(history, processes, max_segments=WHOLE) == serial
 
 
 async def test_altered_journal_is_found_by_processes(
@@ -190,7 +190,7 @@ async def test_altered_journal_is_found_by_processes(
         for begin, end in zip([0, *turns[1:]], [*turns[1:], len(records)], strict=True):
             await store.append(records[begin:end], written_at_ns=begin + 1)
         await write_checkpoints(store, REGISTRY.load, every=50)
-    found = planning.verify(planning.open(path), processes)
+    found = planning.verify(planning.open(path), processes, max_segments=WHOLE)
     assert found.divergence is not None
     assert (found.divergence.seq, found.divergence.reason) == (place + 1, "different decision")
 
@@ -198,7 +198,7 @@ async def test_altered_journal_is_found_by_processes(
 def test_checkpoint_that_is_replaced_meanwhile_is_an_error(journal: Path, tmp_path: Path) -> None:
     path = Path(copy(journal, tmp_path / "copy.db"))
     history = planning.open(path)
-    items = plan(history)
+    items = plan(history, max_segments=WHOLE)
     item = next(one for one in items if len(one.checkpoints) > 1)
     (seq, _), *rest = item.checkpoints
     foreign = msgspec.structs.replace(item, checkpoints=((seq, "0" * 64), *rest))

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asched.daemon.process import infrequent_gc
+from asched.core.heap import infrequent_gc
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import SchedulerSettings, simulate

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from asched.batch.corrections import Correction
-from asched.batch.open_session import OpenSession
+from asched.batch.open_session import OpenSession, over_capability
 from asched.batch.priority_queue import SessionQueue
 from asched.batch.statement import BatchStatement, PlacementError
 from asched.batch.trace import TracedBackfill, TracedPlacement
@@ -92,7 +92,7 @@ class Allocate(Action):
             session.begin_task(task)
             if not session.allocatable(queue, task):
                 self._trace.line("over-capability", task.key)
-                session.fit_errors[job.id] = f"queue {queue.name} has reached its capability."
+                session.fit_errors[job.id] = over_capability(queue)
                 break
             if not self._place(job, task, statement):
                 self._trace.line("nofit", task.key)

@@ -9,7 +9,7 @@ from asched_optimal.action import Optimal
 
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import run_session
-from asched.framework.sessions import PluginOption, SessionSpec
+from asched.framework.sessions import PluginOption, SessionOutcome, SessionSpec
 from asched.model.resources import AnyObject
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -52,6 +52,12 @@ def gang(
 
 def placed(objects: Sequence[AnyObject], *actions: str, seed: int = 1) -> dict[str, str]:
     """The node of each pod that a session binds, by name."""
+    binds = outcome(objects, *actions, seed=seed).binds
+    return {bind.pod.partition("/")[2]: bind.node for bind in binds}
+
+
+def outcome(objects: Sequence[AnyObject], *actions: str, seed: int = 1) -> SessionOutcome:
+    """What a session decides."""
     state = ClusterState()
     fold = Fold(state, _no_plugins)
     tiers = tuple(tuple(map(PluginOption, tier)) for tier in TIERS)
@@ -66,8 +72,7 @@ def placed(objects: Sequence[AnyObject], *actions: str, seed: int = 1) -> dict[s
     }
     for each in (from_api(queue), *objects):
         fold.apply(ObjectObserved(each))
-    outcome = run_session(state, spec, REGISTRY, 1)
-    return {bind.pod.partition("/")[2]: bind.node for bind in outcome.binds}
+    return run_session(state, spec, REGISTRY, 1)
 
 
 def _no_plugins(name: str) -> NoReturn:

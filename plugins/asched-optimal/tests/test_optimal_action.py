@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from gangs import gang, placed
+from gangs import gang, outcome, placed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +69,20 @@ def test_affinity_between_members_is_part_of_the_program() -> None:
 def test_gang_that_does_not_fit_keeps_nothing() -> None:
     objects = [node("a", cpu="2"), *gang("g", [{"cpu": "1"}] * 3)]
     assert placed(objects, "optimal") == {}
+
+
+def messages(objects: Sequence[AnyObject], *actions: str) -> set[str]:
+    return {pod.message for pod in outcome(objects, *actions).unschedulable}
+
+
+def test_message_says_why_a_gang_gets_no_node() -> None:
+    """As that of ``allocate``, which has it for the task that does not fit after the others."""
+    nodes = [node("a", cpu="2"), node("b", cpu="1", labels={"pool": "x"})]
+    members = [{"cpu": "1", "node_selector": {"pool": "x"}}] * 3
+    found = messages([*nodes, *gang("g", members)], "optimal")
+    assert found == messages([*nodes, *gang("g", members)], "allocate")
+    assert len(found) == 1
+    assert "1 Insufficient cpu" in found.pop()
 
 
 def test_later_gangs_use_what_is_left() -> None:

@@ -38,8 +38,7 @@ class Optimal(Action):
                 key=lambda j: (session.queue_order(session.queues[j.queue]), session.job_order(j)),
             )
             pending.remove(job)
-            if not session.overused(session.queues[job.queue]):
-                place_job(session, job)
+            place_job(session, job)
 
 
 def place_job(session: Session, job: Job) -> None:
@@ -50,6 +49,9 @@ def place_job(session: Session, job: Job) -> None:
     )
     if not tasks:
         return
+    if session.overused(session.queues[job.queue]):
+        session.explain_unplaced(tasks[0])
+        return
     gang = GangPlacement(session, job, tasks)
     chosen = gang.greedy()
     worth = gang.value(chosen)
@@ -59,6 +61,10 @@ def place_job(session: Session, job: Job) -> None:
             chosen = solved
     statement = session.statement()
     gang.allocate(statement, chosen)
+    placed = {task.key for task, _ in chosen}
+    unplaced = next((task for task in tasks if task.key not in placed), None)
+    if unplaced is not None:
+        session.explain_unplaced(unplaced)
     if session.job_ready(job):
         statement.commit()
     else:
