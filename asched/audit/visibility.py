@@ -73,7 +73,7 @@ class Visible:
             if not self.everywhere:
                 raise NotVisibleError("you may not list pods in all namespaces")
         else:
-            raise NotVisibleError("this page is only for readers who may see everything")
+            raise NotVisibleError("this page needs the right to list pods in all namespaces, and nodes")
 
     @property
     def note(self) -> str:
