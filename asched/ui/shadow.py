@@ -69,7 +69,7 @@ async def shadow_difference(reader: JournalReader, seq: int) -> ShadowDifference
     found = next((one for one in report.differences if one.seq == seq), None)
     record = stored.record
     if found is None or not isinstance(record, ShadowCompared):
-        raise AuditError(f"record {seq} is not a disagreement of a shadow, or its details were not kept")
+        raise AuditError(f"record {seq} is not a disagreement with kept details")
     nodes = await reader.on_state(seq - 1, lambda state: compared_nodes(state, record))
     return _with_nodes(report, found, nodes)
 
