@@ -1,4 +1,4 @@
-"""Time from creation to binding of pods that arrive at a steady rate, beside kube-scheduler.
+"""Time from creation to binding of pods that arrive at a steady rate, and that of kube-scheduler.
 
     python -m benchmarks.latency --tls --rate 20 --rate 200 --kube-scheduler PATH
     python -m benchmarks.latency --kubeconfig CLUSTER --rate 20 --kube-scheduler PATH

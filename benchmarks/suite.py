@@ -61,7 +61,7 @@ class Part(StrEnum):
     COMPARISON = "comparison"
     """With ``--kube-scheduler``."""
     LATENCY = "latency"
-    """Beside kube-scheduler with ``--kube-scheduler``."""
+    """Compares with kube-scheduler if ``--kube-scheduler`` is given."""
 
 
 _MAX_PODS_PER_NODE = 20

@@ -4,8 +4,8 @@ Discovery has two forms: one document per group version, and the aggregated docu
 (apidiscovery.k8s.io) that newer clients request.
 
 The OpenAPI documents contain what kubectl needs to leave validation to the server: it checks in
-``/openapi/v3`` whether PATCH of a kind accepts ``fieldValidation``. The schema of each kind only
-has a description, which ``kubectl explain`` prints; kubectl computes patches from its own types.
+``/openapi/v3`` whether PATCH of a kind accepts ``fieldValidation``. ``kubectl explain`` prints the
+schemas; kubectl computes patches from its own types.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hashlib
 from typing import Any
 
 from asched.apiserver.errors import Object, unknown_path
+from asched.apiserver.openapi import kind_schema
 from asched.apiserver.requests import SCALED, PathNotServedError
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 from asched.apiserver.storage import encode
@@ -240,7 +241,7 @@ class Discovery:
             },
             "components": {
                 "schemas": {
-                    resource.kind: _schema(resource)
+                    resource.kind: kind_schema(resource)
                     for resource in self._registry.in_group_version(group, version)
                 }
             },
@@ -262,22 +263,6 @@ _QUERY_PARAMETERS = [
 # fields: swagger "2.0", info (title, version).
 OPENAPI_V2_HEADERS = {"Content-Type": "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"}
 OPENAPI_V2_DOCUMENT = b"\n\x032.0\x12\x1c\n\nKubernetes\x12\x0ev1.36.2+asched"
-
-
-_NO_FIELDS = (
-    "The embedded API server of asched publishes no descriptions of fields. Those of Kubernetes"
-    " are at https://kubernetes.io/docs/reference/kubernetes-api/."
-)
-
-
-def _schema(resource: ServedResource) -> Object:
-    kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
-    described = {"description": _NO_FIELDS, "type": "object"}
-    return {
-        **described,
-        "properties": dict.fromkeys(("metadata", "spec", "status"), described),
-        "x-kubernetes-group-version-kind": [kind],
-    }
 
 
 def _location(group: str, version: str) -> str:

@@ -75,7 +75,7 @@ _WORKLOAD = {
     "spec": {"replicas": int, "template": {"metadata": ANY_OBJECT, "spec": _POD_SPEC}},
     "status": ANY_OBJECT,
 }
-_METADATA = {
+METADATA = {
     "name": str,
     "generateName": str,
     "namespace": str,
@@ -156,19 +156,29 @@ _DELETE_OPTIONS = {
     "dryRun": _STRINGS,
 }
 _REQUESTS: dict[str, Object] = {
-    "Binding": {"metadata": _METADATA, "target": {"kind": str, "name": str}},
-    "Eviction": {"metadata": _METADATA, "deleteOptions": _DELETE_OPTIONS},
+    "Binding": {"metadata": METADATA, "target": {"kind": str, "name": str}},
+    "Eviction": {"metadata": METADATA, "deleteOptions": _DELETE_OPTIONS},
     "DeleteOptions": _DELETE_OPTIONS,
 }
 _GO_NAMES: dict[Any, str] = {str: "string", int: "int64", bool: "bool"}
+
+
+def schema_of(resource: ServedResource) -> Object:
+    """The fields that the embedded server reads, except ``METADATA``."""
+    return _OTHER if resource.custom else _SCHEMAS.get(resource.storage_key, _OTHER)
+
+
+def field_names(place: str | None) -> list[str]:
+    """All names of fields of an object, such as ``Pod.spec``; none if they are not known."""
+    return _KNOWN_FIELDS.get(place or "", "").split()
 
 
 def check_types(resource: ServedResource, obj: Object) -> None:
     """Drop nulls, which mean "not set". Raises StatusError 400 naming a field of a wrong type."""
     # Custom resources keep their nulls.
     check = _TypeCheck(resource.kind, resource.version, drop_nulls=not resource.custom)
-    check(obj.get("metadata"), _METADATA, "metadata")
-    check(obj, _OTHER if resource.custom else _SCHEMAS.get(resource.storage_key, _OTHER), "")
+    check(obj.get("metadata"), METADATA, "metadata")
+    check(obj, schema_of(resource), "")
 
 
 def check_request(kind: str, obj: object) -> Object:

@@ -78,7 +78,7 @@ async def explain(
     """
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
     end = end if last_seq is None else last_seq
-    until = "" if at_ns is None and last_seq is None else " until then"
+    until = "" if at_ns is None and last_seq is None else " up to that time"
     prepared = await prepare_explanation(journal, pod, load, attempt=attempt, end=end, until=until)
     return explanation_of(prepared, unblock=unblock, prices=prices)
 

@@ -95,7 +95,7 @@ async def explain_job(
     profile, job = _find(now, name)
     recorded = await _last_session(journal, load, profile.spec.scheduler_name, end, session)
     if recorded is None and session is not None:
-        raise AuditError(f"no session {session} of {profile.spec.scheduler_name} until then")
+        raise AuditError(f"no session {session} of {profile.spec.scheduler_name} up to that time")
     if recorded is not None:
         try:
             return await _repeated(journal, recorded, registry, job)

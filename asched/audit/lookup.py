@@ -126,7 +126,7 @@ async def state_at(
     """
     seq = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
     if not seq:
-        raise AuditError("the journal has no records until then")
+        raise AuditError("the journal has no records up to that time")
     return (await fold_before(journal, load, seq + 1)).state, seq
 
 

@@ -28,7 +28,7 @@ def recorded_configuration(state: ClusterState) -> str:
     """
     specs = [profile.spec for profile in state.profiles.values()]
     if not specs and not state.sessions:
-        raise AuditError("the journal has no configuration until then: nothing was scheduled")
+        raise AuditError("the journal has no configuration up to that time: nothing was scheduled")
     gates = state.plugin_context.feature_gates
     documents = [*_settings(state.queue.settings, gates)]
     if specs:

@@ -73,7 +73,7 @@ class Visible:
             if not self.everywhere:
                 raise NotVisibleError("you may not list pods in all namespaces")
         else:
-            raise NotVisibleError("this page is only for readers who may see everything")
+            raise NotVisibleError("only readers who may list all pods and nodes see this page")
 
     @property
     def note(self) -> str:

@@ -215,11 +215,12 @@ async def _serve_scheduler(
 def warn_about_proofs(configuration: Configuration, keys: JournalKeys) -> None:
     """Log what a forger of the journal could do."""
     if keys.signing is None:
-        log.warning("journal is not signed: journal.signingKey is not set")
+        log.warning("journal is not signed", setting="journal.signingKey")
     elif not configuration.settings.journal.anchor_file and election_of(configuration) is None:
         log.warning(
-            "no head of the journal is anchored, so an earlier copy of it would be continued:"
-            " journal.anchorFile is not set"
+            "journal is not anchored",
+            setting="journal.anchorFile",
+            risk="an earlier copy of the journal would be continued",
         )
 
 
@@ -231,7 +232,7 @@ def _attempt_mark(journal: Path | None) -> AttemptMark | None:
     try:
         return AttemptMark.open(path)
     except (OSError, ValueError) as error:
-        log.warning("attempts are not noted", file=str(path), error=str(error))
+        log.warning("attempt file not written", file=str(path), error=str(error))
         return None
 
 

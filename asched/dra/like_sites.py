@@ -57,7 +57,7 @@ class SiteKinds:
 
 
 class SiteStates:
-    """Numbers the sites of a table by all that searches read, the use of devices included.
+    """Numbers the sites of a table by everything that searches read, the use of devices included.
 
     A number is never used again for another state.
     """

@@ -87,7 +87,7 @@ async def end_of(journal: JournalStore, at_ns: int | None, last_seq: int | None)
         return last_seq
     end = head if at_ns is None else await last_seq_at(journal, at_ns)
     if end < 1:
-        raise AuditError("the journal has no records until then")
+        raise AuditError("the journal has no records up to that time")
     return end
 
 

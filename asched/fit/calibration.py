@@ -225,8 +225,8 @@ class _Comparison:
                     yield StartStatement(within_s, stated, happened)
 
     def covered(self) -> Iterator[bool]:
-        """Whether each start is within its 80 % interval, of pods of which it is known whether they
-        started before the horizon."""
+        """Whether each start is within its 80 % interval. Omits pods for which it is unknown
+        whether they started before the horizon."""
         number = len(self._samples)
         for uid, outcome in self._outcomes.items():
             started = outcome.started_within(self._settings.horizon_s)

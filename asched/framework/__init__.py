@@ -109,6 +109,10 @@ from asched.framework.pod_queries import WorkloadSelectors as WorkloadSelectors
 from asched.framework.query_index import AwaitedIndex as AwaitedIndex
 from asched.framework.query_index import AwaitedQueries as AwaitedQueries
 from asched.framework.query_index import RejectedPods as RejectedPods
+from asched.framework.resource_vector import EXACT as EXACT
+from asched.framework.resource_vector import TOLERANT as TOLERANT
+from asched.framework.resource_vector import ResourceVector as ResourceVector
+from asched.framework.resource_vector import Tolerance as Tolerance
 from asched.framework.runtime.dry_run import FilterDryRun as FilterDryRun
 from asched.framework.runtime.dry_run import FilterDryRunner as FilterDryRunner
 from asched.framework.runtime.dry_run import Removal as Removal

@@ -170,7 +170,7 @@ class SharedDevices:
         return pods is not None and any(p.uid == claim.uid for p in pods.values())
 
     def holders(self, claim: ResourceClaim) -> list[str]:
-        """UIDs of the pods whose pending allocations the claim may show."""
+        """UIDs of the pods with pending allocations that the claim may show."""
         pods = [*self._pods_of_claim.get(claim.key, ())]
         owner = special_claim_owner(claim)
         return [*pods, owner] if owner in self._pending else pods
@@ -188,7 +188,7 @@ class SharedDevices:
 
     def shows_allocations(self, pod_uid: str, shown: Collection[str] = ()) -> bool:
         """Whether the claims of a pod that still exist show its allocations, or have shown them:
-        those whose keys are ``shown``."""
+        those with the keys ``shown``."""
         self._refresh_claims()
         claims = self._cluster.objects(ResourceClaim)
         for pending in self._pending.get(pod_uid, ()):

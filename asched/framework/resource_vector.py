@@ -22,6 +22,7 @@ class Tolerance(NamedTuple):
     scalar: float
 
     def of(self, resource: str) -> float:
+        """The amount of a resource that makes a difference."""
         if resource == CPU:
             return self.milli_cpu
         return self.memory_bytes if resource == MEMORY else self.scalar
@@ -30,6 +31,7 @@ class Tolerance(NamedTuple):
 TOLERANT = Tolerance(milli_cpu=10.0, memory_bytes=10.0 * 1024 * 1024, scalar=10.0)
 """kube-batch's thresholds."""
 EXACT = Tolerance(0.0, 0.0, 0.0)
+"""No tolerance: amounts are compared as they are."""
 
 
 class ResourceVector:
@@ -54,15 +56,18 @@ class ResourceVector:
         return cls(amounts.get(CPU, 0.0), amounts.get(MEMORY, 0.0), scalars or None)
 
     def copy(self) -> ResourceVector:
+        """The same amounts, in a vector of its own."""
         scalars = None if self.scalars is None else dict(self.scalars)
         return ResourceVector(self.milli_cpu, self.memory_bytes, scalars)
 
     def names(self) -> Iterator[str]:
+        """The names of its resources, cpu and memory first."""
         yield CPU
         yield MEMORY
         yield from self.scalars or ()
 
     def get(self, resource: str) -> float:
+        """The amount of a resource, 0 if it has none."""
         if resource == CPU:
             return self.milli_cpu
         if resource == MEMORY:
@@ -70,9 +75,11 @@ class ResourceVector:
         return self.scalars.get(resource, 0.0) if self.scalars else 0.0
 
     def amounts(self) -> dict[str, float]:
+        """The amounts by name."""
         return {CPU: self.milli_cpu, MEMORY: self.memory_bytes, **(self.scalars or {})}
 
     def add(self, other: ResourceVector) -> ResourceVector:
+        """Add in place. Returns this vector."""
         self.milli_cpu += other.milli_cpu
         self.memory_bytes += other.memory_bytes
         if other.scalars:

@@ -121,5 +121,5 @@ class ScoresByClass(ScoreAllPlugin, NormalizeScore):
 
     def only_scores(self, pod: PodInfo) -> ClassScores | None:
         """The scores for a pod for which PreFilter would return Skip; None if the plugin filters,
-        or if its scores depend on the pod alone. Attempts that need no more skip other calls."""
+        or if its scores depend on the pod alone. Attempts that need only these skip other calls."""
         return None

@@ -88,7 +88,7 @@ def judged(
     for condition in () if candidate.error else thresholds:
         if condition.column not in baseline.figures:
             columns = ", ".join(sorted(baseline.figures))
-            raise PlanningError(f"{condition.column} is no column; there are {columns}")
+            raise PlanningError(f"{condition.column} is not a column; columns are {columns}")
         limit = condition.limit(baseline.figures)
         value = candidate.figures.get(condition.column)
         checks.append(

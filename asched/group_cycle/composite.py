@@ -114,7 +114,7 @@ class CompositeCycle(GroupCycle):
                 result.message += self._untried
             found.message = result.message
         elif outcome is GroupOutcome.SCHEDULED and self._settings.group_preemption:
-            self._retries_surplus = not self._ineligible(members)
+            self._retries_surplus = not self.ineligible_reason(members)
         return result
 
     def _try_tree(self, members: CycleMembers) -> TriedNode:
@@ -177,8 +177,8 @@ class CompositeCycle(GroupCycle):
         )
         return max(1, sum(needed))
 
-    def _ineligible(self, members: CycleMembers) -> str:
-        check = super()._ineligible
+    def ineligible_reason(self, members: CycleMembers) -> str:
+        check = super().ineligible_reason
         return next(filter(None, (check(node.members) for node in self._root.subtree())), "")
 
     # -- one group of the tree ----------------------------------------------------------------

@@ -174,14 +174,14 @@ class GroupCycle:
             if result.outcome is GroupOutcome.UNSCHEDULABLE:
                 self._preempt(members, placements, result)
             scheduled = result.outcome is GroupOutcome.SCHEDULED
-            result.retries_surplus = scheduled and not self._ineligible(members)
+            result.retries_surplus = scheduled and not self.ineligible_reason(members)
         return result
 
     def _without_placements(self, members: CycleMembers, message: str, plugin: str) -> GroupResult:
         """Without placements there is nowhere to preempt."""
         settings = self._settings
         if settings.group_preemption and not settings.topology_preemption:
-            message += f", {self._ineligible(members)}"
+            message += f", {self.ineligible_reason(members)}"
         return GroupResult(GroupOutcome.UNSCHEDULABLE, message, plugin=plugin)
 
     def _in_placement(self, members: CycleMembers) -> TryPlacement:
@@ -276,7 +276,7 @@ class GroupCycle:
         self, members: CycleMembers, placements: Sequence[GroupPlacement], result: GroupResult
     ) -> None:
         """Find victims for an unschedulable group, or note in its message why there are none."""
-        reason = self._ineligible(members)
+        reason = self.ineligible_reason(members)
         if reason:
             result.message += f", {reason}"
             return
@@ -318,7 +318,7 @@ class GroupCycle:
         priority."""
         return {member.pod.uid for member in members.group.running}
 
-    def _ineligible(self, members: CycleMembers) -> str:
+    def ineligible_reason(self, members: CycleMembers) -> str:
         """Why the group must not preempt as one; empty if it may."""
         keeps_constraints = not self._settings.topology_preemption
         return ineligible(self._cluster, members, keeps_constraints=keeps_constraints)

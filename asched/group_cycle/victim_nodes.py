@@ -20,7 +20,7 @@ def on_cheapest_nodes(
     cluster: ClusterState, units: Sequence[VictimUnit], usable: BoolColumn, most_pods: int
 ) -> Sequence[VictimUnit]:
     """The units on the usable nodes with the least costly evictions, about ``most_pods`` pods, in
-    the same order. All units if they have no more pods.
+    the same order. All units if they have at most that many pods.
 
     ``units``: the most important first. ``usable``: by row, whether a member may run there.
     """

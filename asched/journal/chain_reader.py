@@ -120,10 +120,10 @@ class ChainReader:
         if statement is None:
             raise JournalCorruptError(f"no statement is about the checkpoint at record {seq}")
         reader = cls.after(journal, checked(log, statement).position)
-        await reader._start_within_batch(seq)
+        await reader.start_within_batch(seq)
         return reader
 
-    async def _start_within_batch(self, seq: int) -> None:
+    async def start_within_batch(self, seq: int) -> None:
         """Check the batch at the start, and read its records after ``seq``, too."""
         last = await self.check_start()
         if last is not None:

@@ -51,7 +51,7 @@ class FetchedPart(NamedTuple):
     """Keys of objects that exist but cannot be decoded."""
     resource_version: str
     begins: bool
-    """Whether it is the first part. A list whose continue token expired begins again."""
+    """Whether it is the first part. A list begins again if its continue token expired."""
     ends: bool
 
 

@@ -105,7 +105,12 @@ class _ProblemLog:
 
     def resolved(self) -> None:
         if self._kind:
-            log.info(f"{self.request} restored", resource=self.resource.label, after=self._kind)
+            log.info(
+                "requests succeed again",
+                resource=self.resource.label,
+                request=self.request,
+                after=self._kind,
+            )
             self._kind = ""
 
 

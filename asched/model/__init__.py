@@ -25,6 +25,7 @@ from asched.model.groups import VolcanoQueue as VolcanoQueue
 from asched.model.groups import Workload as Workload
 from asched.model.groups import WorkloadSpec as WorkloadSpec
 from asched.model.meta import Annotations as Annotations
+from asched.model.meta import ApiStruct as ApiStruct
 from asched.model.meta import Object as Object
 from asched.model.meta import ObjectMeta as ObjectMeta
 from asched.model.meta import OwnerReference as OwnerReference

@@ -164,7 +164,7 @@ class PodGroupCondition(ApiStruct):
 
 class PodGroupStatus(ApiStruct):
     conditions: tuple[PodGroupCondition, ...] = ()
-    """``PodGroupScheduled`` stands for ``PodGroupInitiallyScheduled`` of 1.37, and for
+    """``PodGroupScheduled`` means ``PodGroupInitiallyScheduled`` of 1.37, and for
     ``CompositePodGroupInitiallyScheduled``."""
 
 

@@ -51,7 +51,7 @@ class Condition(NamedTuple):
         match = _CONDITION.fullmatch(text.strip())
         if match is None:
             raise PlanningError(
-                f'{column}: "{text}" is no condition; write "<= 12", "<= baseline" or'
+                f'{column}: "{text}" is not a condition; write "<= 12", "<= baseline" or'
                 ' "<= 1.05 * baseline + 2"'
             )
         return cls(
@@ -68,7 +68,7 @@ class Condition(NamedTuple):
         """Parses a column and its condition: ``evictions <= baseline``. Raises PlanningError."""
         column, _, condition = text.strip().partition(" ")
         if not condition:
-            raise PlanningError(f'"{text}" is no condition; write "evictions <= baseline"')
+            raise PlanningError(f'"{text}" is not a condition; write "evictions <= baseline"')
         return cls.parse(column, condition)
 
     def limit(self, baseline: Mapping[str, Value]) -> float:

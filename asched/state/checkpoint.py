@@ -281,7 +281,7 @@ def _damage() -> Iterator[None]:
 def _content(blob: bytes) -> bytes:
     header = blob[: len(_MAGIC) + 20].partition(b"\n")[0]
     if not header.startswith(_MAGIC):
-        raise CheckpointError("it is no checkpoint of asched")
+        raise CheckpointError("it is not a checkpoint of asched")
     if header != _MAGIC + b"%d" % FORMAT:
         found = header.removeprefix(_MAGIC).decode(errors="replace")
         raise CheckpointError(f"it has format {found}, this asched reads {FORMAT}")

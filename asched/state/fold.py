@@ -413,9 +413,9 @@ class Fold:
     ) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
-        Every decision was made about an active pod, or about a member of a group whose head was
-        active (``grouped``). If it is not active here, a plugin that the
-        fold calls (a hint, PreEnqueue) has changed. The decision counts nevertheless; a replay
+        Every decision was made about an active pod, or about a member of a group with an active
+        head (``grouped``). If it is not active here, a plugin that the fold calls (a hint,
+        PreEnqueue) has changed. The decision counts nevertheless; a replay
         reports it.
         """
         state = self.state

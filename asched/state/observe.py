@@ -102,7 +102,7 @@ class UnlistedObjects:
         self, objects: Sequence[AnyObject], unreadable: Collection[str], *, ends: bool
     ) -> list[tuple[str, str]]:
         """Key and uid of the objects that a part of the list shows to be deleted: replaced ones,
-        and at the end of the list all that no part has."""
+        and at the end of the list those that no part has."""
         uids = self._uids
         found: list[tuple[str, str]] = []
         if not uids:

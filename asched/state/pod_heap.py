@@ -129,7 +129,7 @@ class ActivePods(PodHeap):
 
     def copy(self) -> Self:
         copied = super().copy()
-        copied._counts = {**self._counts}
+        vars(copied).update(_counts={**self._counts})
         return copied
 
     def clear(self) -> None:

@@ -160,8 +160,8 @@ class SchedulingQueue:
 
     @property
     def changes(self) -> ChangeLog[str]:
-        """Keys of the pods that begin or cease to wait, and of all that other objects move from
-        queue to queue."""
+        """Keys of the pods that begin or cease to wait, and of those that other objects move
+        from queue to queue."""
         return self._waiting.changes
 
     def head(self) -> QueuedPod | None:

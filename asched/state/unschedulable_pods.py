@@ -34,8 +34,8 @@ class UnschedulablePods:
         self._names: dict[str, str] = {}
         """The scheduler name that each pod had when it began to wait, by key."""
         self.changes: ChangeLog[str] = ChangeLog(_MAX_CHANGES)
-        """Keys of pods that begin or cease to wait, or are updated while they wait, and of all that
-        other objects move from queue to queue. A cache: it is not part of checkpoints."""
+        """Keys of pods that begin or cease to wait, or are updated while they wait, and of those
+        that other objects move from queue to queue. A cache: it is not part of checkpoints."""
 
     def find(self, key: str) -> QueuedPod | None:
         """The rejected or gated pod of that key."""

@@ -149,7 +149,7 @@ def _check_queue(state: ClusterState) -> None:
     for namespace in {*active, ""}:
         _demand(
             queue.has_active_of_others(namespace) == bool(active - {namespace}),
-            f"queue: the count of active pods beside those of {namespace!r} is wrong",
+            f"queue: the count of active pods outside {namespace!r} is wrong",
         )
     expected: dict[str, set[str]] = {}
     for pod in queue.gated.values():

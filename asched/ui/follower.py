@@ -167,7 +167,7 @@ class IndexFollower:
             self._states = StateFile(path)
             self._states.drop_after(self.indexed_seq)
         except (OSError, *DAMAGE) as error:
-            log.warning("states not kept", file=str(path), reason=str(error))
+            log.warning("states not saved", file=str(path), reason=str(error))
             self._states = None
             return
         self.use_states(path)
@@ -183,7 +183,7 @@ class IndexFollower:
         try:
             self._states.add(seq, checkpoint_of(state))
         except StorageError as error:
-            log.warning("state not kept", seq=seq, reason=str(error))
+            log.warning("state not saved", seq=seq, reason=str(error))
 
     async def _begin(self) -> RestoredFold:
         """The fold of what is indexed."""

@@ -44,7 +44,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _READ_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 1 << 16
 _END: Final = b"\0complete"
-"""After all that a child writes. Its memory is freed afterwards, which nothing waits for."""
+"""Follows everything that a child writes. Nothing waits for the release of its memory."""
 _QUESTIONS: Final = (
     "asched.ui.pods",
     "asched.ui.why",

@@ -316,7 +316,7 @@ def open_index(folder: Path | None, journal_id: str) -> IndexFile:
                 found.states = folder / f"{journal_id}.states"
             return found
         except OSError as error:
-            log.warning("index is not kept", file=str(path), reason=error.strerror or str(error))
+            log.warning("index not saved", file=str(path), reason=error.strerror or str(error))
     return IndexFile(_temporary(), journal_id, None)
 
 
@@ -393,6 +393,6 @@ def _checked_copy(path: Path, journal_id: str) -> IndexFile:
         index.mark()
         return index
     except DAMAGE as error:
-        log.warning("index is built again", file=str(path), reason=str(error))
+        log.warning("index rebuilt", file=str(path), reason=str(error))
         target.close()
         return IndexFile(_temporary(), journal_id, None)

@@ -44,7 +44,7 @@ async def shadow_report(
     known = [one.cause.value for one in found.causes]
     if cause and cause not in (*known, "open"):
         wanted = ", ".join([*known, "open"])
-        raise RequestError(f"cause: {cause[:40]!r} is none of {wanted}")
+        raise RequestError(f"cause: {cause[:40]!r} is not one of {wanted}")
     listed = tuple(
         one for one in found.differences if pod in one.pod and cause in ("", _cause_of(one))
     )
@@ -69,7 +69,7 @@ async def shadow_difference(reader: JournalReader, seq: int) -> ShadowDifference
     found = next((one for one in report.differences if one.seq == seq), None)
     record = stored.record
     if found is None or not isinstance(record, ShadowCompared):
-        raise AuditError(f"record {seq} is no disagreement of a shadow, or only counted")
+        raise AuditError(f"record {seq} is not a disagreement with kept details")
     nodes = await reader.on_state(seq - 1, lambda state: compared_nodes(state, record))
     return _with_nodes(report, found, nodes)
 

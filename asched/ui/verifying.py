@@ -55,7 +55,7 @@ class JournalVerifier:
             if kept is not None:
                 self._last = msgspec.msgpack.decode(kept, type=VerifiedForm)
         except DAMAGE as error:
-            log.warning("verification starts over", reason=str(error))
+            log.warning("verification restarted", reason=str(error))
 
     async def verify(self) -> None:
         """Verify and measure what is new, and keep the result.
@@ -89,7 +89,7 @@ class JournalVerifier:
         try:
             self._file.history.save_verified(msgspec.msgpack.encode(form))
         except DAMAGE as error:
-            log.warning("end of the verification not kept", reason=str(error))
+            log.warning("verified position not saved", reason=str(error))
 
 
 def _report(

@@ -239,7 +239,7 @@ async def _explained_on_both(
 async def _prepared(journal: PastStates, pod: PodName, seq: int) -> PreparedExplanation | Explained:
     try:
         return await prepare_explanation(
-            journal.store, pod, journal.load, end=seq, until=" until then"
+            journal.store, pod, journal.load, end=seq, until=" up to that time"
         )
     except AuditError as error:
         return Explained(notes=(str(error),), unknown=True)

@@ -137,7 +137,7 @@ def test_invalid_protobuf_is_a_bad_request(junk: bytes) -> None:
 @pytest.mark.parametrize(
     ("spec", "code"),
     [
-        (b"\x0a\x00", 0),  # finalizers: [""], of which Go encodes the empty string
+        (b"\x0a\x00", 0),  # finalizers: [""], where Go encodes the empty string
         (b"\x12\x02\x08\x00", 0),  # a struct with a field that is 0
         (b"\x0a\x05alpha", 415),
         (b"\x08\x07", 415),

@@ -104,10 +104,21 @@ async def test_protobuf_that_is_not_read_asks_for_json(kubectl: Kubectl) -> None
     assert "this API server does not read a Pod in protobuf; send application/json" in said
 
 
-async def test_explain_states_that_fields_are_not_described(kubectl: Kubectl) -> None:
-    for what in ("pod", "deployment.spec"):
-        printed = " ".join((await kubectl.run("explain", what)).split())
-        assert "publishes no descriptions of fields" in printed
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("pod", "spec\t<Object>"),
+        ("pod.spec.containers", "image\t<string>"),
+        ("pod.spec.initContainers.resources.requests", "<map[string]string>"),
+        ("node.spec.taints", "effect\t<string>"),
+        ("deployment.spec.template.spec.tolerations", "tolerationSeconds\t<integer>"),
+        ("podgroup.spec", "<Object>"),
+    ],
+)
+async def test_explain_prints_the_known_fields(kubectl: Kubectl, what: str, shown: str) -> None:
+    printed = await kubectl.run("explain", what)
+    assert shown in printed
+    assert "without descriptions" in " ".join(printed.split())
 
 
 async def test_deployment_is_scaled_updated_and_rolled_back(kubectl: Kubectl) -> None:

@@ -23,6 +23,11 @@ from tests.state.objects import a_pod, bound
 CONFIG = f"{KUBE}---\n{OWN}comparer: {{enabled: true, interval: 50ms, sliceObjects: 2}}\n"
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asched.comparer.listing.PAUSE_S", 0.001)
+
+
 def observe(daemon: Daemon, change: Change) -> None:
     """Deliver what a watch would: afterwards the daemon knows it as if events had been lost."""
     daemon.inbox.put_changes((change,))
@@ -108,9 +113,8 @@ async def test_lost_creation_of_a_pod_is_found_and_repaired(tmp_path: Path) -> N
 
 
 async def test_state_that_changes_all_the_time_does_not_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("asched.comparer.listing.PAUSE_S", 0.001)
     metrics, config = Metrics(), CONFIG.replace("sliceObjects: 2", "sliceObjects: 50")
     with capture_logs() as logs:
         async with world(tmp_path, nodes=3) as w, w.daemon(config, metrics=metrics) as daemon:

@@ -25,7 +25,7 @@ PODS = 600
 """More than the connections to the API server, so that a kill leaves unsent bindings."""
 MAX_MILLIS = 120
 """Largest request of a pod, at which nodes of 4 CPUs are 90 % full."""
-RESUMED = "effects of earlier decisions resumed"
+RESUMED = "effects resumed"
 
 
 class ProcessKiller:

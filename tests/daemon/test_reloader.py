@@ -159,7 +159,7 @@ async def test_reload_under_load_loses_no_pod_and_binds_none_twice(tmp_path: Pat
                     command.send(signal.SIGHUP)
                 await until_applied(command, count)
             await w.until(lambda: not w.unbound())
-            reasons = [line["because"] for line in events(command, GOOD)]
+            reasons = [line["trigger"] for line in events(command, GOOD)]
             assert reasons == ["SIGHUP"] * 4 + ["the file changed"]
             assert await stopped(made, command) == 0
         assert len(w.placements.order) == 200

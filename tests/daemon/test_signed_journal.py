@@ -139,7 +139,7 @@ async def test_signed_journal_verifies_and_continues(recorded: Recorded) -> None
     )
     log = await recorded.start()
     assert "journal matches its signature" in log
-    assert "journal continued after records that no process signed" not in log
+    assert "unsigned records found in the journal" not in log
     assert (await recorded.verify("--trusted-key", public, "--anchors", recorded.anchors))[0] == 0
     assert await recorded.fault("--trusted-key", recorded.folder / "other.pem.pub") == (
         f"asched: the journal is signed by key {KEY.id}, not by key {OTHER.id}\n"
@@ -161,7 +161,7 @@ async def test_crash_leaves_a_tail_without_signature(recorded: Recorded) -> None
     code, output = await recorded.verify()
     assert code == 0
     assert "later records are not signed yet" in output
-    assert "journal continued after records that no process signed" in await recorded.start()
+    assert "unsigned records found in the journal" in await recorded.start()
     assert "not signed yet" not in (await recorded.verify())[1]
 
 
@@ -381,7 +381,7 @@ async def test_empty_anchor_file_is_a_new_anchor(recorded: Recorded, original: P
     ("config", "keys", "warned"),
     [
         (OWN, NO_KEYS, "is not signed"),
-        (OWN, KEYS, "no head of the journal is anchored"),
+        (OWN, KEYS, "journal is not anchored"),
         (f"{OWN}leaderElection: {{leaseDuration: 15s}}\n", KEYS, ""),
         (f"{OWN}journal: {{signingKey: k, anchorFile: f}}\n", KEYS, ""),
     ],

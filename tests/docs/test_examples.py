@@ -115,8 +115,10 @@ def test_linked_files_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", sorted((DOCS / "examples").glob("*.py")), ids=lambda file: file.stem
+    "file",
+    sorted([*(DOCS / "examples").glob("*.py"), *DOCS.parent.glob("plugins/*/src/**/*.py")]),
+    ids=lambda file: file.stem,
 )
-def test_examples_import_public_names_only(file: Path) -> None:
-    modules = re.findall(r"^\s*(?:from|import) (asched[\w.]*)", file.read_text(), re.M)
+def test_plugins_import_public_names_only(file: Path) -> None:
+    modules = re.findall(r"^\s*(?:from|import) (asched\b[\w.]*)", file.read_text(), re.M)
     assert set(modules) <= {"asched.framework", "asched.model"}

@@ -119,8 +119,8 @@ _KINDS: dict[type[PodGroup | CompositePodGroup], GroupResource] = {
 
 
 def forgotten_groups(cluster: EmbeddedCluster, state: ClusterState) -> list[str]:
-    """Groups that the daemon knows otherwise than the API server has them, or whose last status was
-    not written. Of resources that are served and watched."""
+    """Groups that differ between daemon and API server, or lack their last status. Only
+    resources that are served and watched."""
     forgotten: list[str] = []
     for kind, resource in _KINDS.items():
         if kind is CompositePodGroup and not (state.objects(kind) and _is_served(cluster)):

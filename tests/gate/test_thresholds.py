@@ -69,7 +69,7 @@ def test_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("thresholds: {}\n", "t.yaml:1: thresholds: expected at least one"),
-        ("thresholds: {placed: lots}\n", 'placed: "lots" is no condition; write "<= 12"'),
+        ("thresholds: {placed: lots}\n", 'placed: "lots" is not a condition; write "<= 12"'),
         ("threshold: {}\n", ":3: threshold: unknown field; did you mean thresholds?"),
         ("", "thresholds: required"),
     ],

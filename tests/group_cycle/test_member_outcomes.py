@@ -137,8 +137,8 @@ def with_node(s: GroupScheduling) -> list[str]:
 @pytest.mark.parametrize("group_preemption", [False, True], ids=["members", "group"])
 @pytest.mark.parametrize("name", CASES)
 def test_group_by_its_members(name: str, group_preemption: bool) -> None:
-    """``group``: the group preempts as one. In kube-scheduler a group of which all members wait on
-    Permit is rejected."""
+    """``group``: the group preempts as one. Kube-scheduler rejects a group if all its members wait
+    on Permit."""
     case = CASES[name]
     s = scheduling(*OUTCOME_PLUGINS, group_preemption=group_preemption)
     s.see(a_group("a", case.minimum, priority=10), *map(made, case.members))

@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     prefers: str | None
     """The preferred topology levels."""
     apart: str
-    """The label whose values members must not share; empty for none."""
+    """The label for which members must have different values; empty for none."""
     together: bool
     """Members need another member in their rack, except the first one."""
 

@@ -497,7 +497,7 @@ async def test_failed_list_is_logged_until_a_list_succeeds(broken: Answer, probl
             await scene.until(lambda: scene.reflector.synced)
             await anyio.wait_all_tasks_blocked()
     assert [(entry["event"], entry.get("request")) for entry in logs] == [
-        (problem, "list"), ("list restored", None)
+        (problem, "list"), ("requests succeed again", "list")
     ]  # fmt: skip
 
 
@@ -509,7 +509,9 @@ async def test_list_between_failing_watches_does_not_repeat_the_log() -> None:
             await scene.until(lambda: scene.names == {"a"})
             await anyio.wait_all_tasks_blocked()
     assert len(scene.lists) == 3
-    assert [entry["event"] for entry in logs] == ["API server returned an error", "watch restored"]
+    assert [entry["event"] for entry in logs] == [
+        "API server returned an error", "requests succeed again"
+    ]  # fmt: skip
 
 
 async def test_rejected_token_causes_no_relist() -> None:
@@ -519,7 +521,9 @@ async def test_rejected_token_causes_no_relist() -> None:
             await scene.until(lambda: scene.names == {"a"})
             await anyio.wait_all_tasks_blocked()
     assert len(scene.lists) == 1
-    assert [entry["event"] for entry in logs] == ["API server returned an error", "watch restored"]
+    assert [entry["event"] for entry in logs] == [
+        "API server returned an error", "requests succeed again"
+    ]  # fmt: skip
 
 
 async def test_optional_resources_may_be_forbidden() -> None:

@@ -382,7 +382,7 @@ async def test_bad_input_gets_one_line(
         (["gang", "ml/trainin", "--timeline"], "no pod of gang ml/trainin is in the journal"),
         (["owner", "solo"], "'solo' is not an owner; expected KIND/NAME"),
         (["owner"], "give the name of the group"),
-        (["gangs", "--at", "2020-01-01T00:00:00Z"], "the journal has no records until then"),
+        (["gangs", "--at", "2020-01-01T00:00:00Z"], "the journal has no records up to that time"),
     ],
 )
 async def test_command_reports_bad_input(

@@ -126,7 +126,7 @@ async def test_filters_and_table(files: ShadowFiles) -> None:
             rows = [*csv.DictReader(io.StringIO(await response.text()))]
         assert len(rows) == len(everything["differences"])
         status, error, _ = await client.fails("/shadow/1")
-        assert (status, error) == (404, "record 1 is no disagreement of a shadow, or only counted")
+        assert (status, error) == (404, "record 1 is not a disagreement with kept details")
 
 
 async def test_journal_of_a_scheduler_has_no_report(demo_journal: str) -> None:

@@ -64,7 +64,7 @@ async def explain_pod_group(
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
     end = end if asked.last_seq is None else asked.last_seq
     if not end:
-        raise AuditError("the journal has no records until then")
+        raise AuditError("the journal has no records up to that time")
     state = (await fold_before(journal, load, end + 1)).state
     group = find_key(state, key)
     records = await _records(journal, state, key, group, end)

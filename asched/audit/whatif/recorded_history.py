@@ -98,7 +98,7 @@ async def recorded_history(
     if extractor is None:
         raise AuditError(await _no_records(journal))
     if not (fold.state.profiles or fold.state.sessions):
-        raise AuditError("the journal has no configuration until then: nothing was scheduled")
+        raise AuditError("the journal has no configuration up to that time: nothing was scheduled")
     recorded = extractor.run(end_ns)
     return RecordedHistory(
         extractor.trace(end_ns),

@@ -164,7 +164,7 @@ class EffectDispatcher:
         self._groups.resume()
         self._status.resume()
         if self._queue:
-            log.info("effects of earlier decisions resumed", effects=len(self._queue))
+            log.info("effects resumed", effects=len(self._queue))
 
     def abandon_previous_term(self) -> None:
         """After the start of a standby: do not execute what an earlier term of this replica left

@@ -175,9 +175,9 @@ class ExternalCallHandler:
         name = self._cluster.evaluators[index].name
         kind = "extender" if index < len(self._extenders) else "external plugin"
         if error:
-            log.warning(f"{kind} failed", name=name, error=error)
+            log.warning("external call failed", kind=kind, name=name, error=error)
         else:
-            log.info(f"{kind} recovered", name=name)
+            log.info("external call recovered", kind=kind, name=name)
 
 
 def _failed_nodes(

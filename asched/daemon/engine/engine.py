@@ -185,7 +185,8 @@ class Engine(TurnLoop):
         if quarantined is not None:
             self._core.apply(quarantined)
             log.error(
-                "pod quarantined: the process died twice while it decided on it",
+                "pod quarantined",
+                reason="the process died twice while it decided on the pod",
                 pod=quarantined.key,
                 uid=quarantined.uid,
             )
@@ -276,7 +277,7 @@ class Engine(TurnLoop):
             self._metrics.engine.pods_refused(len(refused))
             first = refused[0]
             log.warning(
-                "pods refused: another pod has their uid",
+                "pods with a used uid refused",
                 pods=len(refused),
                 pod=first.key,
                 uid=first.uid,
@@ -287,8 +288,9 @@ class Engine(TurnLoop):
         if self._core.held_updates:
             for namespace in self._core.held_updates.take_newly_limited():
                 log.warning(
-                    "updates held back: the namespace used up its budget of journal bytes",
+                    "updates held back",
                     namespace=namespace,
+                    reason="the namespace used up its budget of journal bytes",
                 )
 
     def _continue_list(self) -> None:
@@ -388,7 +390,7 @@ class Engine(TurnLoop):
             self._plugin_faults_reported = calls.error_count
             last = calls.errors[-1]
             log.error(
-                "Reserve plugins raised; their records may be wrong",
+                "Reserve plugins raised",
                 faults=faults,
                 plugin=last.plugin,
                 pod=last.pod,

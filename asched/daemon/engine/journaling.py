@@ -109,7 +109,7 @@ class JournalAppender:
         self._reason = reason_of(error)
         if str(error) != self.error:
             self.error = str(error)
-            log.error("journal not writable, no decisions until it is", error=self.error)
+            log.error("journal not writable, decisions paused", error=self.error)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------

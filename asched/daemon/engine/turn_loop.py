@@ -44,7 +44,7 @@ HOLD_S: Final = 300.0
 """How long a step must last before dates follow it."""
 DEFERRAL_S: Final = 0.1
 """How long the inbox's deferred items wait at most. A decision never does without them: each turn
-takes all that arrived."""
+takes everything that arrived."""
 _MAX_STRETCH: Final = 4
 """The interval between two turns under load is at most this many times the minimum."""
 _SLEW: Final = 1000
@@ -118,7 +118,7 @@ class SteadyTime:
         if self._step_ns is None or abs(step_ns - self._step_ns) >= _STEP_NS:
             self._step_ns, self._stepped_at_ns = step_ns, self._monotonic_ns
             log.warning(
-                "clock step detected, dates keep the old clock",
+                "clock step detected, old clock kept",
                 step_s=step_ns / NS_PER_S,
                 hold_s=HOLD_S,
             )

@@ -64,7 +64,7 @@ class Leadership:
         self.elector.journal_id = journal_id
         if shared and last_id not in ("", journal_id):
             log.error(
-                "the last leader had another journal: its history is not in this one",
+                "last leader used another journal",
                 lease=str(self.elector.lease),
                 journal=journal_id,
                 last_journal=last_id,

@@ -408,7 +408,7 @@ class NameGuard:
         if problem and problem != self._problem:
             log.warning("no decisions while another scheduler serves the name", reason=problem)
         elif self._problem and not problem:
-            log.info("deciding, the other scheduler's lease ended")
+            log.info("decisions resumed: the other scheduler's lease ended")
         self._checked, self._problem = True, problem
         if self.may_decide() != before:
             self.on_change()

@@ -164,7 +164,7 @@ class Standby:
         check_valid(new)
         check_buildable(profiles_record(new), self._follower.fold.state, load)
         if not self._watches_all(new):
-            raise ReconfigurationError("it needs something else watched: restart this standby")
+            raise ReconfigurationError("it needs other watches: restart this standby")
         try:
             async with open_extenders(new.scheduler.extenders):
                 pass  # their certificates are valid

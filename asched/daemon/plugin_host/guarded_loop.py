@@ -90,7 +90,7 @@ class GuardedTask(asyncio.Task[Any]):
             if call is not None:
                 plugin, point = call
                 FAILURES.note(plugin, point, FailureReason.NOT_PERMITTED)
-                log.error("plugin may not cancel a task of the daemon", plugin=plugin, point=point)
+                log.error("plugin tried to cancel a task of the daemon", plugin=plugin, point=point)
                 return False
         return super().cancel(msg)
 

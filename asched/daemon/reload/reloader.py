@@ -156,7 +156,7 @@ class ConfigReloader:
             except (ConfigFileError, ReconfigurationError) as error:
                 lines = error.lines if isinstance(error, ConfigFileError) else (str(error),)
                 errors = "; ".join(line.removeprefix(f"{file.path}: ") for line in lines)
-                log.error(_REJECTED, because=because, file=str(file.path), error=errors)
+                log.error(_REJECTED, trigger=because, file=str(file.path), error=errors)
                 self._metrics.ended(success=False)
                 self._manager.reloaded(_REJECTED)
                 return
@@ -175,7 +175,7 @@ class ConfigReloader:
         applied = await self._apply_config(configuration)
         configure_logs(configuration.settings.log)
         event = "new configuration applied" if applied.changed else "configuration unchanged"
-        log.info(event, because=because, file=str(file.path))
+        log.info(event, trigger=because, file=str(file.path))
         for warning in configuration.warnings:
             log.warning("configuration", warning=warning)
         return applied

@@ -142,9 +142,9 @@ async def require_kind(journal: JournalStore, *, shadow: bool) -> None:
     async for stored in journal.read():
         if isinstance(stored.record, EngineStarted):
             if stored.record.shadow and not shadow:
-                raise JournalKindError("the journal is that of a shadow; give another one")
+                raise JournalKindError("a shadow wrote the journal; give another one")
             if shadow and not stored.record.shadow:
-                raise JournalKindError("the journal is that of a scheduler; give another one")
+                raise JournalKindError("a scheduler wrote the journal; give another one")
             return
 
 

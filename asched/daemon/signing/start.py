@@ -172,7 +172,7 @@ async def take_over(
     unsigned = checked.head.seq - checked.signed_seq
     if unsigned:
         log.warning(
-            "journal continued after records that no process signed",
+            "unsigned records found in the journal",
             first=checked.signed_seq + 1,
             last=checked.head.seq,
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from asched.model import CustomDefinition, CustomResource
-from asched.model.meta import ApiStruct
+from asched.model import ApiStruct, CustomDefinition, CustomResource
 
 HEALTHY: Final = "Healthy"
 

@@ -54,7 +54,7 @@ class Workload:
     def __init__(self, classes: Sequence[TaskClass]) -> None:
         """Raises ValueError if there are no classes."""
         if not classes:
-            raise ValueError("a workload of no tasks")
+            raise ValueError("workload: expected at least one task")
         self.size = sum(c.count for c in classes)
         """Number of tasks. The unit of fragmentation is a thousandth of a card divided by this."""
         asking = [c for c in classes if c.gpus]

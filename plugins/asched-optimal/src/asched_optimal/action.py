@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework import Action, BoolColumn, Job, Session, Statement, Task, TaskStatus
-from asched.framework.resource_vector import EXACT
+from asched.framework import EXACT, Action, BoolColumn, Job, Session, Statement, Task, TaskStatus
 from asched.model import IncubatorPodGroup, Node, SigsPodGroup, VolcanoPodGroup
 from asched_optimal.program import MAX_VARIABLES, Cell, GangProgram, Objective, solve
 
