@@ -79,3 +79,22 @@ class ObjectLimit:
         if len(self._paid_at_s) > _OBJECTS:
             self._paid_at_s.popitem(last=False)
         return True
+
+
+class Deferral:
+    """Whether Events wait for other requests to the API server: at most ``limit_s`` at a time."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.busy: Callable[[], bool] = lambda: False
+        """Whether there are such requests."""
+        self._limit_s = limit_s
+        self._busy_since_s: float | None = None
+
+    def waits(self, now_s: float) -> bool:
+        """Whether Events wait at this time."""
+        if not self.busy():
+            self._busy_since_s = None
+            return False
+        if self._busy_since_s is None:
+            self._busy_since_s = now_s
+        return now_s - self._busy_since_s < self._limit_s

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime
 from typing import NamedTuple
 
 import anyio
@@ -20,16 +19,23 @@ import structlog
 
 from asched.kube.client import JSON, MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.event_limits import FairQueue, ObjectLimit
+from asched.kube.event_bodies import (
+    NAME_LIMIT,
+    EventBody,
+    EventMeta,
+    EventSeries,
+    SeriesPatch,
+    collection_of,
+    cut_note,
+    encode,
+    micro_time,
+    reference_to,
+)
+from asched.kube.event_limits import Deferral, FairQueue, ObjectLimit
 from asched.kube.group_writer import GroupRef
 from asched.kube.pod_writer import PodTarget
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest
-
-NOTE_LIMIT_BYTES = 1024
-"""The API server rejects longer notes."""
-_CUT = " ..."
-NAME_LIMIT = 253
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -77,43 +83,6 @@ class EventCounts(msgspec.Struct):
     """Not written: too many Events about one object."""
 
 
-class _Reference(msgspec.Struct, frozen=True, rename="camel"):
-    namespace: str
-    name: str
-    uid: str
-    kind: str = "Pod"
-    api_version: str = "v1"
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str
-
-
-class _Event(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    api_version: str
-    kind: str
-    metadata: _Meta
-    event_time: str
-    reporting_controller: str
-    reporting_instance: str
-    action: str
-    reason: str
-    regarding: _Reference
-    note: str
-    type: str
-    related: _Reference | None = None
-
-
-class _Series(msgspec.Struct, frozen=True, rename="camel"):
-    count: int
-    last_observed_time: str
-
-
-class _SeriesPatch(msgspec.Struct, frozen=True):
-    series: _Series
-
-
 class _Key(NamedTuple):
     """Events with the same key belong to one series."""
 
@@ -127,7 +96,7 @@ class _Key(NamedTuple):
 class _Occurrence:
     """One Event on the server, and how often it occurred."""
 
-    event: _Event
+    event: EventBody
     last_at: datetime
     last_at_s: float
     updated_at_s: float
@@ -167,8 +136,7 @@ class EventRecorder:
         self._in_flight = 0
         """Events taken from the queue and not yet sent or failed."""
         self._no_pipelining_until_s = 0.0
-        self._busy: Callable[[], bool] = lambda: False
-        self._busy_since_s: float | None = None
+        self._deferral = Deferral(self._settings.yield_s)
         self._closed = False
         self._sending = anyio.CancelScope()
         self._sent_all = anyio.Event()
@@ -180,7 +148,7 @@ class EventRecorder:
         """While ``busy()``, queued Events wait, up to ``yield_s`` or until the queue is three
         quarters full. Pods do not wait for Events, but they wait for evictions and bindings, and
         all of them need the same API server."""
-        self._busy = busy
+        self._deferral.busy = busy
 
     @property
     def waiting(self) -> int:
@@ -228,19 +196,19 @@ class EventRecorder:
         self, key: _Key, action: str, event_type: str, now: datetime, now_s: float
     ) -> _Occurrence:
         regarding, related = key.regarding, key.related
-        event = _Event(
+        event = EventBody(
             api_version="events.k8s.io/v1",
             kind="Event",
-            metadata=_Meta(self._name(regarding.name, now), regarding.namespace),
-            event_time=_micro_time(now),
+            metadata=EventMeta(self._name(regarding.name, now), regarding.namespace),
+            event_time=micro_time(now),
             reporting_controller=self._controller,
             reporting_instance=self._instance,
             action=action,
             reason=key.reason,
-            regarding=_reference(regarding),
+            regarding=reference_to(regarding),
             note=cut_note(key.note),
             type=event_type,
-            related=_reference(related) if related is not None else None,
+            related=reference_to(related) if related is not None else None,
         )
         return _Occurrence(event, now, now_s, now_s)
 
@@ -357,14 +325,9 @@ class EventRecorder:
         return taken
 
     def _yields(self) -> bool:
-        now_s, settings = self._client.clock.monotonic_s(), self._settings
-        if self._closed or not self._busy():
-            self._busy_since_s = None
-            return False
-        if self._busy_since_s is None:
-            self._busy_since_s = now_s
-        waited = now_s - self._busy_since_s >= settings.yield_s
-        return not waited and 4 * len(self._queue) < 3 * settings.queue_limit
+        has_room = 4 * len(self._queue) < 3 * self._settings.queue_limit
+        waits = self._deferral.waits(self._client.clock.monotonic_s())
+        return waits and has_room and not self._closed
 
     async def _create_pipelined(self, occurrences: Sequence[_Occurrence]) -> Sequence[_Occurrence]:
         """Create new Events in one write, at half the cost. Returns those to be sent one by one."""
@@ -377,7 +340,7 @@ class EventRecorder:
             return occurrences
         timeout_s = self._settings.request_timeout_s
         requests = [
-            ApiRequest("POST", _collection(one.event), None, JSON, _encode(one.event), timeout_s)
+            ApiRequest("POST", collection_of(one.event), None, JSON, encode(one.event), timeout_s)
             for one in new
         ]
         try:
@@ -414,7 +377,7 @@ class EventRecorder:
 
     async def _create(self, occurrence: _Occurrence) -> None:
         try:
-            await self._request("POST", _collection(occurrence.event), occurrence.event)
+            await self._request("POST", collection_of(occurrence.event), occurrence.event)
         except ApiError as error:
             # The name is unique, so an earlier attempt succeeded.
             if error.reason != "AlreadyExists":
@@ -422,50 +385,16 @@ class EventRecorder:
         occurrence.created = True
 
     async def _update(self, occurrence: _Occurrence, count: int) -> None:
-        path = f"{_collection(occurrence.event)}/{occurrence.event.metadata.name}"
-        series = _Series(count, _micro_time(occurrence.last_at))
-        await self._request("PATCH", path, _SeriesPatch(series))
+        path = f"{collection_of(occurrence.event)}/{occurrence.event.metadata.name}"
+        series = EventSeries(count, micro_time(occurrence.last_at))
+        await self._request("PATCH", path, SeriesPatch(series))
 
     async def _request(self, method: str, path: str, body: msgspec.Struct) -> None:
         # Both are idempotent: a created event has a fixed name, and a series an absolute count.
         await self._client.request(
             method,
             path,
-            body=_encode(body),
+            body=encode(body),
             content_type=MERGE_PATCH if method == "PATCH" else JSON,
             options=self._options,
         )
-
-
-_encode: Callable[[msgspec.Struct], bytes] = msgspec.json.Encoder().encode
-
-
-def cut_note(note: str) -> str:
-    """At most 1024 bytes, cut as in kube-scheduler, but never within a character."""
-    encoded = note.encode()
-    if len(encoded) <= NOTE_LIMIT_BYTES:
-        return note
-    kept = encoded[: NOTE_LIMIT_BYTES - len(_CUT)]
-    return kept.decode(errors="ignore") + _CUT
-
-
-def _collection(event: _Event) -> str:
-    return f"/apis/events.k8s.io/v1/namespaces/{event.metadata.namespace}/events"
-
-
-def _reference(thing: PodTarget | GroupRef) -> _Reference:
-    if isinstance(thing, GroupRef):
-        kind, version = thing.resource.kind, thing.api_version
-        return _Reference(thing.namespace, thing.name, thing.uid, kind, version)
-    return _Reference(thing.namespace, thing.name, thing.uid)
-
-
-def _micro_time(moment: datetime) -> str:
-    """``metav1.MicroTime``."""
-    return f"{_seconds_text(int(moment.timestamp()))}.{moment.microsecond:06d}Z"
-
-
-@lru_cache(maxsize=8)
-def _seconds_text(unix_s: int) -> str:
-    """Cached: formatting a time takes longer than encoding the rest of an Event."""
-    return datetime.fromtimestamp(unix_s, UTC).isoformat()[: -len("+00:00")]

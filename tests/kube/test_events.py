@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from asched.apiserver.auth import SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
-from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventRecorderSettings, cut_note
+from asched.kube.event_bodies import NOTE_LIMIT_BYTES, cut_note
+from asched.kube.events import EventRecorder, EventRecorderSettings
 from asched.kube.pod_writer import PodTarget
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest, Credentials, HttpResponse
