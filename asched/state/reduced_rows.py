@@ -4,7 +4,6 @@ remove all less important pods of many nodes and put them back one by one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from asched.framework.nodes import (
     RowArray,
 )
 from asched.framework.pod_info import HostPort, PodInfo, PodShape
+from asched.framework.removable_pods import RemovablePods
 from asched.state.node_columns import (
     ports_collide,
     requests_of,
@@ -41,11 +41,9 @@ class ReducedRows(NodeRows, ReducedNodes):
     ) -> None:
         """``pods``: for each row, at least one."""
         super().__init__(table, rows)
-        self._removable = pods
-        lengths = np.array([len(of_row) for of_row in pods], np.intp)
-        self._first = np.cumsum(lengths) - lengths
-        self._shapes = [pod.shape for pod in chain.from_iterable(pods)]
-        self._removed = np.ones(len(self._shapes), np.bool_)
+        self._removable = RemovablePods.of(pods)
+        self._first = self._removable.first
+        self._removed = np.ones(len(self._removable.entries), np.bool_)
         self._amounts: dict[str, Int64Column] = {}
         """Of each pod, by name of the column."""
         self._columns: dict[str, Int64Column] = {}
@@ -110,9 +108,7 @@ class ReducedRows(NodeRows, ReducedNodes):
             return reduced
         amounts = self._amounts.get(name)
         if amounts is None:
-            of_shape = {shape: amount(shape) for shape in {*self._shapes}}
-            amounts = np.array([of_shape[shape] for shape in self._shapes], np.int64)
-            self._amounts[name] = amounts
+            amounts = self._amounts[name] = self._removable.amounts(amount)
         every = column()[self.rows]
         # The sum of a part of its pods is at most the row's, unless that is saturated.
         saturated = (every >= SAFE).nonzero()[0].tolist()

@@ -7,60 +7,122 @@ them, and again only after something about the node changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from itertools import compress
+from typing import Final
 
 import numpy as np
 
 from asched.framework.caching import RowCache
-from asched.framework.nodes import BoolColumn, RowArray
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.runtime.dry_run import FilterDryRunner, Removal
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.status import Code, Status
 from asched.plugins.default_preemption.budgets import Budgets
+from asched.plugins.default_preemption.importance import PodsByImportance
 from asched.plugins.default_preemption.victims import (
+    CRITERIA,
     NO_VICTIMS,
+    VICTIMS,
+    VIOLATIONS,
     AmountsSelection,
     Candidate,
     NoCandidate,
-    PodsByImportance,
     VictimSelection,
     less_important,
+    without_victims,
 )
 
 _FEW = 16
 """Rows that are computed at a time if hardly one more is needed."""
+_MOST_COPIED = 64
+"""Rows that are computed at a time if nodes are copied with their pods."""
+MAX_STEPS: Final = 12_500_000
+"""A search ends after the row with which it exceeds this number."""
+_STEPS_PER_NODE, _STEPS_PER_POD = 20, 10
+"""To select victims by amounts: for each node, and each of its less important pods."""
+_STEPS_OF_COPY, _STEPS_OF_FILTERS = 250, 2_500
+"""The same for each node and pod if nodes are copied with their pods, and if all filters run."""
+TOO_LONG = Status.unschedulable("search for victims stopped: too many pods")
 _REJECTED, _VIOLATES_PDB, _NO_VIOLATION = 0, 1, 2
 """Kinds of results: no candidate, a candidate that violates a budget, one that violates none."""
-
 
 Kinds = np.ndarray[tuple[int], np.dtype[np.int8]]
 
 
-class DryRunCache(RowCache[Candidate | NoCandidate]):
-    """Results by row, for pods of one shape and priority."""
+class DryRunCache(RowCache[Candidate | bytes]):
+    """Results by row, for pods of one shape and priority. The value of a candidate is a
+    :class:`Candidate`, or which of the less important pods on the row are victims."""
 
-    __slots__ = ("_kinds",)
+    __slots__ = ("_costs", "_kinds", "_numbers", "_status_of", "_statuses", "_steps")
 
     def __init__(self) -> None:
         super().__init__()
         self._kinds = np.zeros(0, np.int8)
+        self._steps: Int64Column = np.zeros(0, np.int64)
+        self._costs: Int64Column = np.zeros((CRITERIA, 0), np.int64)
+        self._status_of: Int64Column = np.zeros(0, np.int64)
+        """Of rejected rows: the number of the status."""
+        self._statuses: list[Status] = []
+        self._numbers: dict[Status, int] = {}
 
-    def store(self, row: int, stamp: int, result: Candidate | NoCandidate) -> None:
-        """Store a result for a row that :meth:`RowCache.is_stale` covered before."""
-        self.put(row, stamp, result)
-        missing = row + 1 - len(self._kinds)
+    def is_stale(self, rows: RowArray, stamps: Int64Column) -> BoolColumn:
+        missing = len(stamps) - len(self._kinds)
         if missing > 0:
-            more = max(missing, len(self._kinds))
-            self._kinds = np.concatenate([self._kinds, np.zeros(more, np.int8)])
-        kind = _REJECTED
-        if isinstance(result, Candidate):
-            kind = _VIOLATES_PDB if result.pdb_violations else _NO_VIOLATION
-        self._kinds[row] = kind
+            zeros = np.zeros(missing, np.int64)
+            self._kinds = np.concatenate([self._kinds, zeros.astype(np.int8)])
+            self._steps = np.concatenate([self._steps, zeros])
+            self._status_of = np.concatenate([self._status_of, zeros])
+            self._costs = np.concatenate([self._costs, np.zeros((CRITERIA, missing), np.int64)], 1)
+        return super().is_stale(rows, stamps)
 
-    def candidates(self, rows: Iterable[int]) -> list[Candidate]:
-        """The results of these rows; each must be a candidate."""
-        values = self._values
-        return cast("list[Candidate]", [values[row] for row in rows])
+    def store_candidates(
+        self,
+        rows: RowArray,
+        stamps: Int64Column,
+        values: Iterable[Candidate | bytes],
+        costs: Int64Column,
+    ) -> None:
+        """Store results of rows that :meth:`is_stale` covered before. ``stamps`` are theirs."""
+        self._values.update(zip(rows.tolist(), values, strict=True))
+        self._stamps[rows] = stamps
+        self._costs[:, rows] = costs
+        self._kinds[rows] = np.where(costs[VIOLATIONS] > 0, _VIOLATES_PDB, _NO_VIOLATION)
+
+    def store_rejected(
+        self, rows: RowArray, stamps: Int64Column, statuses: Iterable[Status]
+    ) -> None:
+        """The same for rows on which preemption does not help."""
+        numbers = self._numbers
+        self._status_of[rows] = [numbers.setdefault(s, len(numbers)) for s in statuses]
+        self._statuses += [*numbers][len(self._statuses) :]
+        self._stamps[rows] = stamps
+        self._kinds[rows] = _REJECTED
+
+    def store_steps(self, rows: RowArray, steps: Int64Column) -> None:
+        """The counted steps of the dry run of each row."""
+        self._steps[rows] = steps
+
+    def steps(self, rows: RowArray) -> Int64Column:
+        """The counted steps of each of these rows; they must not be stale."""
+        return self._steps[rows]
+
+    def costs(self, rows: RowArray) -> Int64Column:
+        """By criterion, the cost of each of these rows; each must be a candidate."""
+        return self._costs[:, rows]
+
+    def statuses(self, rows: RowArray) -> list[Status]:
+        """The status of each of these rows; each must be rejected."""
+        statuses = self._statuses
+        return [statuses[number] for number in self._status_of[rows].tolist()]
+
+    def counted(self, rows: RowArray) -> dict[Status, int]:
+        """The statuses of these rows, each with the number of rows, in the order of the rows."""
+        numbers, first, counts = np.unique(
+            self._status_of[rows], return_index=True, return_counts=True
+        )
+        order = np.argsort(first)
+        found = zip(numbers[order].tolist(), counts[order].tolist(), strict=True)
+        return {self._statuses[number]: count for number, count in found}
 
     def kinds(self, rows: RowArray) -> Kinds:
         """The kind of result of each of these rows; they must not be stale."""
@@ -83,17 +145,24 @@ class CandidateSearch:
         """``cache`` holds the results of pods of the same shape and priority. ``own_row`` is the
         row to which the pod is nominated: for other pods, the result there would include this pod,
         so it is not shared. ``limit``: how many candidates are enough; None finds all."""
-        self.candidates: list[Candidate] = []
         self._dry_runner = dry_runner
         self._cache = cache
         self._budgets = budgets
         self._by_importance = by_importance
         self._own_row = own_row
         self._limit = limit
+        self._batch = _FEW
         self._complete = False
-        """Whether there are enough candidates, and one of them violates no budget."""
+        """Whether there are enough candidates, and one of them violates no budget, or the search
+        took too long."""
         self._without_violation = 0
-        self._examined: list[tuple[RowArray, Kinds]] = []
+        self._steps = 0
+        self._rows: list[RowArray] = []
+        """The examined rows."""
+        self._found: list[RowArray] = []
+        """The candidates among them."""
+        self.stopped = 0
+        """How many rows were not examined because the search took too many steps."""
 
     def run(self, rows: RowArray) -> None:
         """Examine rows of the cluster's nodes in order. Raises PluginFailure if a filter fails."""
@@ -119,21 +188,29 @@ class CandidateSearch:
             if self._complete:
                 break
             begin = end
+        if self._steps > MAX_STEPS:
+            self.stopped = len(rows) - sum(map(len, self._rows))
 
     def _likely_needed(self) -> int:
-        """How many more rows to compute at a time."""
+        """How many more rows to compute at a time: the number grows while they do not suffice."""
         if not self._dry_runner.reads_only_own_row:
             return 1
-        if self._limit is None:
-            return len(self._dry_runner.row_stamps)
-        return max(_FEW, self._limit - len(self.candidates))
+        most = len(self._dry_runner.row_stamps)
+        if not self._dry_runner.reads_only_amounts:
+            most = _MOST_COPIED
+        elif self._limit is None:
+            return most
+        batch, self._batch = self._batch, 2 * self._batch
+        needed = 0 if self._limit is None else self._limit - self.found
+        return min(max(batch, needed), most)
 
     def _reject(self, rows: RowArray, stale: BoolColumn) -> BoolColumn:
         """Store the results of nodes that need no dry run of their own: those without less
         important pods, and those that no preemption helps. Returns which of ``rows`` these are."""
         dry_runner, done = self._dry_runner, np.zeros(len(rows), np.bool_)
-        nodes, pod, stamps = dry_runner.cluster_nodes, dry_runner.pod, dry_runner.row_stamps
+        nodes, pod = dry_runner.cluster_nodes, dry_runner.pod
         removals: list[Removal] = []
+        unhelpful: list[int] = []
         try:
             unavoidable = {*dry_runner.unavoidable_rows(rows[stale]).tolist()}
             for at in stale.nonzero()[0].tolist():
@@ -142,9 +219,7 @@ class CandidateSearch:
                     continue
                 lower = less_important(nodes.pods(row), pod)
                 if not lower:
-                    self._cache.store(
-                        row, int(stamps[row]), NoCandidate(nodes.names[row], NO_VICTIMS)
-                    )
+                    unhelpful.append(row)
                     done[at] = True
                 elif row in unavoidable:
                     removals.append(Removal(row, lower))
@@ -152,10 +227,13 @@ class CandidateSearch:
             diagnosis = dry_runner.diagnose_unavoidable(removals) if removals else None
         except PluginFailure:
             return np.zeros(len(rows), np.bool_)  # found again, on the first node that it affects
-        for index, (row, _) in enumerate(removals):
-            status = None if diagnosis is None else diagnosis.status(index)
-            if status is not None:
-                self._cache.store(row, int(stamps[row]), NoCandidate(nodes.names[row], status))
+        self._store_rejected(np.array(unhelpful, np.intp), [NO_VICTIMS] * len(unhelpful))
+        if diagnosis is not None:
+            statuses = diagnosis.statuses
+            self._store_rejected(
+                np.array([row for row, _ in removals], np.intp),
+                [statuses[code] for code in diagnosis.code.tolist()],
+            )
         return done
 
     def _run_singly(self, rows: RowArray, stale: BoolColumn) -> None:
@@ -177,57 +255,78 @@ class CandidateSearch:
             rows = rows[nominated]
             if not len(rows):
                 return
+        per_pod = _STEPS_OF_COPY if dry_runner.reads_only_own_row else _STEPS_OF_FILTERS
         for dry_run in dry_runner.dry_runs(rows):
             selection = VictimSelection(dry_run, dry_runner.pod, self._budgets)
             selection.run()
-            names = dry_run.nodes.names
-            self._store(dry_run.rows, [selection.result(i, names[i]) for i in range(len(names))])
+            steps = []
+            for index, name in enumerate(dry_run.nodes.names):
+                row, result = dry_run.rows[index : index + 1], selection.result(index, name)
+                steps.append(per_pod * (1 + selection.potential(index)))
+                if isinstance(result, NoCandidate):
+                    self._store_rejected(row, [result.status])
+                else:
+                    costs = np.array(result.cost, np.int64).reshape(CRITERIA, 1)
+                    self._cache.store_candidates(row, self._stamps(row), [result], costs)
+            self._cache.store_steps(dry_run.rows, np.array(steps, np.int64))
 
     def _select_by_amounts(self, rows: RowArray) -> None:
-        dry_runner, priority = self._dry_runner, self._dry_runner.pod.priority
-        nodes, stamps = dry_runner.cluster_nodes, dry_runner.row_stamps[rows].tolist()
-        potential = [
-            self._by_importance.below(nodes, row, stamp, priority)
-            for row, stamp in zip(rows.tolist(), stamps, strict=True)
-        ]
-        names, with_pods = nodes.names, [each for each in potential if each.pods]
-        if len(with_pods) < len(potential):
-            empty = [each.row for each in potential if not each.pods]
-            self._store(
-                np.array(empty, np.intp), [NoCandidate(names[row], NO_VICTIMS) for row in empty]
-            )
-        if with_pods:
-            selection = AmountsSelection(dry_runner, with_pods, self._budgets)
-            selection.run()
-            self._store(
-                np.array([each.row for each in with_pods], np.intp),
-                [selection.result(i, names[each.row]) for i, each in enumerate(with_pods)],
-            )
+        if not len(rows):
+            return
+        dry_runner = self._dry_runner
+        nodes, stamps = dry_runner.cluster_nodes, dry_runner.row_stamps
+        lower = self._by_importance.below(nodes, rows, stamps, dry_runner.pod.priority)
+        lengths = lower.removable.lengths
+        self._cache.store_steps(rows, _STEPS_PER_NODE + _STEPS_PER_POD * lengths)
+        if not lengths.all():
+            empty = rows[lengths == 0]
+            self._store_rejected(empty, [NO_VICTIMS] * len(empty))
+            lower, rows = lower.take(lengths.nonzero()[0]), rows[lengths > 0]
+            if not len(rows):
+                return
+        selection = AmountsSelection(dry_runner, rows, lower, self._budgets)
+        selection.run()
+        self._store_rejected(rows[selection.rejected], selection.statuses)
+        rows, costs = rows[selection.found], selection.costs()
+        self._cache.store_candidates(rows, self._stamps(rows), selection.masks(), costs)
+        vain = rows[costs[VICTIMS] == 0]
+        if len(vain):
+            self._store_rejected(vain, [without_victims(nodes.names[r]) for r in vain.tolist()])
 
-    def _store(self, rows: RowArray, results: Sequence[Candidate | NoCandidate]) -> None:
-        stamps = self._dry_runner.row_stamps[rows].tolist()
-        for row, stamp, result in zip(rows.tolist(), stamps, results, strict=True):
-            # No row has a stamp of -1, so the next pod computes the own row again.
-            self._cache.store(row, -1 if row == self._own_row else stamp, result)
+    def _store_rejected(self, rows: RowArray, statuses: Sequence[Status]) -> None:
+        if len(rows):
+            self._cache.store_rejected(rows, self._stamps(rows), statuses)
+
+    def _stamps(self, rows: RowArray) -> Int64Column:
+        # No row has a stamp of -1, so the next pod computes the own row again.
+        stamps = self._dry_runner.row_stamps[rows]
+        return stamps if self._own_row is None else np.where(rows == self._own_row, -1, stamps)
 
     def _add(self, rows: RowArray) -> None:
         """Add the cached results of rows, until there are enough candidates."""
+        steps = np.cumsum(self._cache.steps(rows)) + self._steps
+        beyond = int(np.searchsorted(steps, MAX_STEPS, side="right"))
+        if beyond < len(rows):
+            self._complete = True
+            rows = rows[: beyond + 1]
         kinds = self._cache.kinds(rows)
         places = kinds.nonzero()[0]
         last = self._last_needed(kinds[places])
         if last is not None:
             self._complete = True
             places = places[: last + 1]
-            kinds = kinds[: places.item(last) + 1]
-        self._without_violation += int(np.count_nonzero(kinds == _NO_VIOLATION))
-        self.candidates += self._cache.candidates(rows[places].tolist())
-        self._examined.append((rows, kinds))
+            rows = rows[: places.item(last) + 1]
+        if len(rows):
+            self._steps = steps.item(len(rows) - 1)
+        self._without_violation += int(np.count_nonzero(kinds[places] == _NO_VIOLATION))
+        self._rows.append(rows)
+        self._found.append(rows[places])
 
     def _last_needed(self, kinds: Kinds) -> int | None:
         """The index of the further candidate that completes the search; None if none does."""
         if self._limit is None:
             return None
-        last = max(self._limit - len(self.candidates), 1) - 1
+        last = max(self._limit - self.found, 1) - 1
         if not self._without_violation:
             found = (kinds == _NO_VIOLATION).nonzero()[0]
             if not len(found):
@@ -236,20 +335,70 @@ class CandidateSearch:
         return last if last < len(kinds) else None
 
     @property
+    def found(self) -> int:
+        """The number of candidates."""
+        return sum(map(len, self._found))
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """All candidates in the order in which they were found."""
+        return self._made(self._candidate_rows())
+
+    def _candidate_rows(self) -> RowArray:
+        return np.concatenate([np.zeros(0, np.intp), *self._found])
+
+    def _rejected_rows(self) -> RowArray:
+        rows = np.concatenate([np.zeros(0, np.intp), *self._rows])
+        return rows[self._cache.kinds(rows) == _REJECTED]
+
+    @property
     def rejected(self) -> Mapping[str, Status]:
         """By node: why preemption does not help there."""
-        rejected = [rows[: len(kinds)][kinds == _REJECTED] for rows, kinds in self._examined]
-        results = (self._cache.get(row) for rows in rejected for row in rows.tolist())
-        return {each.node: each.status for each in results if isinstance(each, NoCandidate)}
+        rows, names = self._rejected_rows(), self._dry_runner.cluster_nodes.names
+        statuses = self._cache.statuses(rows)
+        return {names[row]: status for row, status in zip(rows.tolist(), statuses, strict=True)}
+
+    def counted(self) -> dict[Status, int]:
+        """Why preemption does not help, each reason with the number of nodes."""
+        found = self._cache.counted(self._rejected_rows())
+        if self.stopped:
+            found[TOO_LONG] = self.stopped
+        return found
 
     @property
     def errors(self) -> list[str]:
+        if all(status.code is not Code.ERROR for status in self.counted()):
+            return []
         return [s.message for s in self.rejected.values() if s.code is Code.ERROR]
+
+    def _shortlist(self, limit: int) -> RowArray:
+        """At most ``limit`` candidates without a violation, then as many others."""
+        rows = self._candidate_rows()
+        violates = self._cache.kinds(rows) == _VIOLATES_PDB
+        return np.concatenate([rows[~violates][:limit], rows[violates][:limit]])
 
     def shortlist(self, limit: int) -> Sequence[Candidate]:
         """At most ``limit`` candidates without a violation, then as many others."""
-        if self._without_violation == len(self.candidates) <= limit:
-            return self.candidates
-        preferred = [c for c in self.candidates if not c.pdb_violations]
-        others = [c for c in self.candidates if c.pdb_violations]
-        return preferred[:limit] + others[:limit]
+        return self._made(self._shortlist(limit))
+
+    def best(self, limit: int) -> Candidate:
+        """The first candidate of :meth:`shortlist` with the lowest cost."""
+        rows = self._shortlist(limit)
+        for criterion in range(CRITERIA):
+            costs = self._cache.costs(rows)[criterion]
+            rows = rows[costs == costs.min()]
+        return self._made(rows[:1])[0]
+
+    def _made(self, rows: RowArray) -> list[Candidate]:
+        dry_runner, cache = self._dry_runner, self._cache
+        nodes, stamps = dry_runner.cluster_nodes, dry_runner.row_stamps
+        lower = self._by_importance.below(nodes, rows, stamps, dry_runner.pod.priority).removable
+        made = []
+        for index, row in enumerate(rows.tolist()):
+            value = cache.get(row)
+            if isinstance(value, bytes):
+                victims = [*compress(lower[index], value)]
+                violations = int(cache.costs(rows[index : index + 1])[VIOLATIONS, 0])
+                value = Candidate.of(nodes.names[row], victims, violations)
+            made.append(value)
+        return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
@@ -33,6 +32,7 @@ from asched.framework.runtime.diagnosis import histogram
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.extenders import (
     CANDIDATE_REVIEW,
+    CandidateReview,
     ExtenderFailureError,
     PreemptionCandidate,
 )
@@ -42,10 +42,10 @@ from asched.model.pod import Pod
 from asched.model.workloads import PodDisruptionBudget
 from asched.plugins.default_preemption.budgets import Budgets
 from asched.plugins.default_preemption.dry_run import CandidateSearch, DryRunCache
+from asched.plugins.default_preemption.importance import PodsByImportance
 from asched.plugins.default_preemption.victims import (
     NO_VICTIMS,
     Candidate,
-    PodsByImportance,
     less_important,
 )
 from asched.plugins.shared import queue_if
@@ -129,9 +129,12 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
         rows, limit = self.examined(pod, rows)
         search = self.dry_run(state, pod, rows, limit)
-        if search.candidates:
+        if search.found:
+            review = state.get(CANDIDATE_REVIEW)
+            if review is None:
+                return self._preempt(pod, search.best(limit))
             try:
-                candidates = self._review(state, search.shortlist(limit))
+                candidates = self._reviewed(review, search.shortlist(limit))
             except ExtenderFailureError as failure:
                 return PostFilterResult(Status.error(f"{_PREFIX}{failure}"))
             if not candidates:
@@ -141,8 +144,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         if errors:
             text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
             return PostFilterResult(Status.error(_PREFIX + text))
-        rejected = search.rejected
-        text = self._not_helpful(len(rejected), Counter(rejected.values()))
+        counted = search.counted()
+        text = self._not_helpful(sum(counted.values()), counted)
         return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
 
     def examined(self, pod: PodInfo, rows: RowArray) -> tuple[RowArray, int]:
@@ -153,12 +156,11 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         limit = self._args.num_candidates(len(rows))
         return np.concatenate([rows[offset:], rows[:offset]]), limit
 
-    def _review(self, state: CycleState, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    def _reviewed(
+        self, review: CandidateReview, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
         """The candidates that extenders leave (``callExtenders``). Raises
         :class:`ExtenderFailureError`, and AttemptPausedError if an answer is missing."""
-        review = state.get(CANDIDATE_REVIEW)
-        if review is None:
-            return candidates
         nodes = self.handle.cluster.nodes
         offered = [
             PreemptionCandidate(

@@ -3,26 +3,31 @@ kube-scheduler), for many nodes at once."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import chain, compress
-from operator import neg
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from asched.framework.nodes import Nodes
-from asched.framework.pod_info import PodInfo, start_time
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.dry_run import FilterDryRun, FilterDryRunner, Placed
 from asched.framework.status import Status
 from asched.plugins.default_preemption.budgets import Budgets
+from asched.plugins.default_preemption.importance import LowerPods, importance, started_us
 
 NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+VIOLATIONS, HIGHEST_PRIORITY, PRIORITIES, VICTIMS, START = range(5)
+"""The parts of the cost of a candidate: the criteria of ``pickOneNodeForPreemption`` in their
+order. Lowest is best."""
+CRITERIA: Final = 5
+
 _PRIORITY_OFFSET = 1 << 31
 """Added to each priority in a sum, so that fewer pods of a negative priority sum to less."""
+_FEW, _MORE = 16, 4
+"""Rows with up to so many pods are put back together; the next ones have up to so many times more.
+"""
 
 
 class Candidate(NamedTuple):
@@ -32,27 +37,17 @@ class Candidate(NamedTuple):
     victims: tuple[PodInfo, ...]
     """The most important first. Some may already be terminating."""
     pdb_violations: int
-    cost: tuple[int, int, int, int, timedelta]
-    """Lowest is best; the criteria of ``pickOneNodeForPreemption`` in their order."""
+    cost: tuple[int, ...]
+    """Lowest is best; by :data:`VIOLATIONS` and the following."""
 
     @classmethod
     def of(cls, node: str, victims: Sequence[PodInfo], pdb_violations: int) -> Candidate:
         priorities = [victim.priority for victim in victims]
         highest = max(priorities)
-        earliest = min(start_time(victim) for victim in victims if victim.priority == highest)
+        earliest_us = min(started_us(victim) for victim in victims if victim.priority == highest)
         total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
         # kube-scheduler uses the first victim's priority, also in the order an extender returns.
-        cost = (pdb_violations, priorities[0], total, len(priorities), _EPOCH - earliest)
-        return cls(node, tuple(victims), pdb_violations, cost)
-
-    @classmethod
-    def of_sorted(
-        cls, node: str, victims: Sequence[PodInfo], pdb_violations: int, priorities: int
-    ) -> Candidate:
-        """The same for victims sorted by importance, if the sum of their priorities is known."""
-        first, number = victims[0], len(victims)
-        total = priorities + _PRIORITY_OFFSET * number
-        cost = (pdb_violations, first.priority, total, number, _EPOCH - start_time(first))
+        cost = (pdb_violations, priorities[0], total, len(priorities), -earliest_us)
         return cls(node, tuple(victims), pdb_violations, cost)
 
 
@@ -82,7 +77,7 @@ class VictimSelection:
         for row in range(dry_run.nodes.size):
             lower = less_important(dry_run.nodes.pods(row), pod)
             if len(lower) > 1:
-                lower.sort(key=_importance)
+                lower.sort(key=importance)
             self._potential.append(lower)
         self._victims: dict[int, list[PodInfo]] = {}
         self._violating: dict[int, set[str]] = {}
@@ -118,118 +113,111 @@ class VictimSelection:
         for row, pod in victims:
             self._victims[row].append(pod)
 
+    def potential(self, row: int) -> int:
+        """How many pods of the row are less important."""
+        return len(self._potential[row])
+
     def result(self, row: int, node: str) -> Candidate | NoCandidate:
         status = self._rejected.get(row)
         if status is not None:
             return NoCandidate(node, status)
         victims, violating = self._victims[row], self._violating[row]
         if not victims:
-            return _without_victims(node)
+            return NoCandidate(node, without_victims(node))
         selected = {pod.uid for pod in victims}
         in_order = [pod for pod in self._potential[row] if pod.uid in selected]
         return Candidate.of(node, in_order, len(violating & selected))
 
 
-class LessImportant(NamedTuple):
-    """The pods of a node that a preemptor may evict, the most important first."""
-
-    row: int
-    pods: Sequence[PodInfo]
-    priorities: Sequence[int]
-
-
-class PodsByImportance:
-    """The pods of each node, the most important first. A cache for preemptors of all shapes."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, list[PodInfo], list[int]]] = {}
-
-    def below(self, nodes: Nodes, row: int, stamp: int, priority: int) -> LessImportant:
-        """The pods of a row of ``nodes`` with a lower priority. ``stamp`` is the row's
-        (``Cluster.row_stamps``)."""
-        known = self._known.get(row)
-        if known is None or known[0] != stamp:
-            pods = sorted(nodes.pods(row), key=_importance)
-            known = self._known[row] = (stamp, pods, [pod.priority for pod in pods])
-        _, pods, priorities = known
-        if not pods or priorities[0] < priority:
-            return LessImportant(row, pods, priorities)
-        first = bisect_right(priorities, -priority, key=neg)
-        return LessImportant(row, pods[first:], priorities[first:])
-
-
 class AmountsSelection:
     """Like :class:`VictimSelection`, if pods on nodes matter by their amounts only: sums are
-    changed instead of nodes with pods."""
+    changed instead of nodes with pods. The results are columns."""
 
     def __init__(
-        self, dry_runner: FilterDryRunner, potential: Sequence[LessImportant], budgets: Budgets
+        self, dry_runner: FilterDryRunner, rows: RowArray, lower: LowerPods, budgets: Budgets
     ) -> None:
-        """``potential``: for rows of the cluster's nodes to which no pods are nominated, at least
-        one pod each."""
-        self._potential = potential
-        split = [budgets.split(row.pods) for row in potential]
-        self._violating = [len(violating) for violating, _ in split]
-        """How many of :attr:`_in_order` would violate a budget."""
-        self._in_order = [violating + others for violating, others in split]
-        """The pods of each row in the order in which they are put back."""
-        rows = np.array([row.row for row in potential], np.intp)
-        self._run = dry_runner.reduced(rows, self._in_order)
-        self._first: list[int] = self._run.nodes.first.tolist()
-        self._rejected: dict[int, Status] = {}
-        self._removed: list[bool] = []
-        self._sums: list[int] = []
-        """By row: the sum of the priorities of its victims."""
+        """``rows``: of the cluster's nodes, to which no pods are nominated, with at least one pod
+        each in ``lower``."""
+        self._dry_runner = dry_runner
+        self._rows = rows
+        self._lower = lower
+        self._budgets = budgets
+        self.rejected: RowArray = np.zeros(0, np.intp)
+        """The indexes of the rows on which the pod does not fit without these pods."""
+        self.statuses: list[Status] = []
+        """Why, for each of these."""
+        self.found: RowArray = np.zeros(0, np.intp)
+        """The indexes of the other rows."""
+        self._evicted: BoolColumn = np.zeros(0, np.bool_)
+        self._violating: BoolColumn | None = None
 
     def run(self) -> None:
         """Raises PluginFailure."""
-        nodes, run = self._run.nodes, self._run
+        run = self._dry_runner.reduced(self._rows, self._lower.removable)
         diagnosis = run.diagnose()
         fits = diagnosis.passing
-        for row in (~fits).nonzero()[0].tolist():
-            status = diagnosis.status(row)
-            if status is not None:
-                self._rejected[row] = status
-        lengths = np.array([len(pods) for pods in self._in_order], np.intp)
-        lengths[~fits] = 0
+        self.rejected, self.found = (~fits).nonzero()[0], fits.nonzero()[0]
+        statuses, codes = diagnosis.statuses, diagnosis.code[self.rejected]
+        self.statuses = [statuses[code] for code in codes.tolist()]
+        if len(self.rejected):
+            self._lower = self._lower.take(self.found)
+        if not len(self.found):
+            return
+        self._violating = self._budgets.violating(self._lower)
+        removable = self._lower.removable
+        rows, lengths = self._rows[self.found], removable.lengths
+        self._evicted = np.ones(len(removable.entries), np.bool_)
+        # Each round takes as long as there are rows in it.
+        few = _FEW
+        left = np.arange(len(rows))
+        while len(left):
+            part = left[lengths[left] <= few]
+            if len(part):
+                self._reprieve(rows[part], part)
+            left, few = left[lengths[left] > few], few * _MORE
+
+    def _reprieve(self, rows: RowArray, part: RowArray) -> None:
+        """Put the pods of these rows back, round by round."""
+        removable, numbers = self._lower.removable.take(part)
+        if self._violating is not None:
+            of_row = np.repeat(np.arange(len(part)), removable.lengths)
+            order = np.lexsort((~self._violating[numbers], of_row))
+            removable, numbers = removable.reordered(order), numbers[order]
+        run = self._dry_runner.reduced(rows, removable)
+        nodes, first, lengths = run.nodes, removable.first, removable.lengths
         for number in range(int(lengths.max())):
-            rows = (lengths > number).nonzero()[0]
-            pods = nodes.first[rows] + number
+            pods = first[lengths > number] + number
             nodes.put_back(pods)
-            victims = pods[~run.diagnose().passing[rows]]
+            victims = pods[~run.diagnose().passing[lengths > number]]
             if len(victims):
                 nodes.remove(victims)
-        self._removed = nodes.removed.tolist()
-        priorities = np.array([*chain.from_iterable(self._priorities())], np.int64)
-        self._sums = np.add.reduceat(np.where(nodes.removed, priorities, 0), nodes.first).tolist()
+        self._evicted[numbers] = nodes.removed
 
-    def _priorities(self) -> Iterator[Iterable[int]]:
-        """By row, in the order of :attr:`_in_order`."""
-        for row, violating, in_order in zip(
-            self._potential, self._violating, self._in_order, strict=True
-        ):
-            yield [pod.priority for pod in in_order] if violating else row.priorities
+    def costs(self) -> Int64Column:
+        """By criterion, the cost of each row of :attr:`found`; all zero without victims."""
+        lower, evicted = self._lower, self._evicted
+        first, rows = lower.removable.first, len(self.found)
+        costs = np.zeros((CRITERIA, rows), np.int64)
+        if not rows:
+            return costs
+        victims = np.add.reduceat(evicted.astype(np.int64), first)
+        if self._violating is not None:
+            violating = (self._violating & evicted).astype(np.int64)
+            costs[VIOLATIONS] = np.add.reduceat(violating, first)
+        sums = np.add.reduceat(np.where(evicted, lower.priorities, 0), first)
+        evicted_pods, some = evicted.nonzero()[0], victims > 0
+        firsts = evicted_pods[(np.cumsum(victims) - victims)[some]]
+        costs[HIGHEST_PRIORITY, some] = lower.priorities[firsts]
+        costs[PRIORITIES] = sums + _PRIORITY_OFFSET * victims
+        costs[VICTIMS] = victims
+        costs[START, some] = -lower.starts_us[firsts]
+        return costs
 
-    def result(self, index: int, node: str) -> Candidate | NoCandidate:
-        """The result of the row of this index; ``node`` is its name."""
-        status = self._rejected.get(index)
-        if status is not None:
-            return NoCandidate(node, status)
-        first, in_order = self._first[index], self._in_order[index]
-        victims = [*compress(in_order, self._removed[first : first + len(in_order)])]
-        violations = sum(self._removed[first : first + self._violating[index]])
-        if violations:
-            selected = {pod.uid for pod in victims}
-            victims = [pod for pod in self._potential[index].pods if pod.uid in selected]
-        if not victims:
-            return _without_victims(node)
-        return Candidate.of_sorted(node, victims, violations, self._sums[index])
-
-
-def _without_victims(node: str) -> NoCandidate:
-    return NoCandidate(node, Status.error(f'expected at least one victim pod on node "{node}"'))
+    def masks(self) -> list[bytes]:
+        """For each row of :attr:`found`, which of its less important pods are victims."""
+        first, raw = self._lower.removable.first.tolist(), self._evicted.tobytes()
+        return [raw[begin:end] for begin, end in pairwise([*first, len(raw)])]
 
 
-def _importance(pod: PodInfo) -> tuple[int, datetime]:
-    """Sorts the most important pod first (``MoreImportantPod``)."""
-    return -pod.priority, start_time(pod)
+def without_victims(node: str) -> Status:
+    return Status.error(f'expected at least one victim pod on node "{node}"')
