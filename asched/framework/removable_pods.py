@@ -95,4 +95,6 @@ class RemovablePods(Sequence[Sequence[PodInfo]]):
 def numbers_of(first: RowArray, lengths: RowArray) -> RowArray:
     """The numbers from ``first`` on, as many as ``lengths``, of each row after the other."""
     before = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum()), dtype=np.intp) + np.repeat(first - before, lengths)
+    numbers: RowArray = np.arange(int(lengths.sum()), dtype=np.intp)
+    numbers += np.repeat(first - before, lengths)
+    return numbers

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import msgspec
+import pytest
 
 from asched.cycle.decide import Decider
 from asched.cycle.shape_cache import ApplicabilityCache
@@ -27,6 +28,7 @@ from asched.model.pod import (
 from asched.model.resources import AnyObject
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec
+from asched.plugins.default_preemption import budgets as budgets_module
 from asched.plugins.default_preemption.budgets import Budgets
 from asched.state import records as r
 from asched.state.fold import Fold
@@ -145,7 +147,8 @@ def test_templates_with_same_plugins_share_applicable_plugins() -> None:
     assert 0 < len(specifications) <= 256
 
 
-def test_budget_cache_is_bounded() -> None:
+def test_budget_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets_module, "_MAX_LABEL_SETS", _ROUND)
     selector = LabelSelector(match_labels={"app": "app-0"})
     budget = PodDisruptionBudget(
         metadata=ObjectMeta(name="b", namespace="default"),

@@ -14,7 +14,7 @@ from asched.framework.removable_pods import RemovablePods, numbers_of
 from asched.model.workloads import PodDisruptionBudget
 from asched.plugins.default_preemption.importance import LowerPods
 
-_MAX_LABEL_SETS: Final = 1 << 16
+_MAX_LABEL_SETS = 1 << 16
 """Label sets with known budgets: each rollout of a workload adds its own."""
 _MAX_MEMBERS: Final = 1 << 20
 """Budgets of all known groups."""
@@ -100,6 +100,16 @@ class Budgets:
             beyond = _beyond(rows[pods[counted]], budgets[counted], allowed[counted])
             violates[pods[counted][beyond]] = True
         return violates if violates.any() else None
+
+    def counted(self, lower: LowerPods) -> Int64Column:
+        """For each row, the number of budgets that its pods are compared with."""
+        named, removable = lower.namespace_numbers, lower.removable
+        budgets = np.zeros(len(named) + 1, np.int64)
+        for name, of_namespace in self._by_namespace.items():
+            budgets[named.get(name, -1)] = len(of_namespace.numbers)
+        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(budgets[lower.namespaces])])
+        counts: Int64Column = sums[removable.first + removable.lengths] - sums[removable.first]
+        return counts
 
     def _pairs(self, removable: RemovablePods, pods: RowArray) -> tuple[RowArray, RowArray]:
         """Pods, and the budgets that are charged for them."""

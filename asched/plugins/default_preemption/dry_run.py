@@ -38,10 +38,14 @@ _MOST_COPIED = 64
 """Rows that are computed at a time if nodes are copied with their pods."""
 MAX_STEPS: Final = 12_500_000
 """A search ends after the row with which it exceeds this number."""
-_STEPS_PER_NODE, _STEPS_PER_POD = 20, 10
-"""To select victims by amounts: for each node, and each of its less important pods."""
+_STEPS_PER_NODE, _STEPS_PER_POD, _STEPS_PER_BUDGET = 20, 10, 4
+"""To select victims by amounts: for each node, for each of its less important pods, and for each
+budget of the pod's namespace."""
 _STEPS_OF_COPY, _STEPS_OF_FILTERS = 250, 2_500
-"""The same for each node and pod if nodes are copied with their pods, and if all filters run."""
+"""To run the filters once for a node whose pods are copied: those that read the node only, or all.
+They run for each less important pod, if the preemptor fits without all of them."""
+_REMOVALS_PER_FILTER = 10
+"""Pods that are removed in the time of one run of the filters."""
 TOO_LONG = Status.unschedulable("search for victims stopped: too many pods")
 _REJECTED, _VIOLATES_PDB, _NO_VIOLATION = 0, 1, 2
 """Kinds of results: no candidate, a candidate that violates a budget, one that violates none."""
@@ -159,8 +163,10 @@ class CandidateSearch:
         self._steps = 0
         self._rows: list[RowArray] = []
         """The examined rows."""
-        self._found: list[RowArray] = []
+        self._candidates: list[RowArray] = []
         """The candidates among them."""
+        self.found = 0
+        """The number of candidates."""
         self.stopped = 0
         """How many rows were not examined because the search took too many steps."""
 
@@ -255,17 +261,19 @@ class CandidateSearch:
             rows = rows[nominated]
             if not len(rows):
                 return
-        per_pod = _STEPS_OF_COPY if dry_runner.reads_only_own_row else _STEPS_OF_FILTERS
+        per_filter = _STEPS_OF_COPY if dry_runner.reads_only_own_row else _STEPS_OF_FILTERS
         for dry_run in dry_runner.dry_runs(rows):
             selection = VictimSelection(dry_run, dry_runner.pod, self._budgets)
             selection.run()
             steps = []
             for index, name in enumerate(dry_run.nodes.names):
                 row, result = dry_run.rows[index : index + 1], selection.result(index, name)
-                steps.append(per_pod * (1 + selection.potential(index)))
+                pods = selection.potential(index)
                 if isinstance(result, NoCandidate):
+                    steps.append(per_filter + per_filter * pods // _REMOVALS_PER_FILTER)
                     self._store_rejected(row, [result.status])
                 else:
+                    steps.append(per_filter * (1 + pods))
                     costs = np.array(result.cost, np.int64).reshape(CRITERIA, 1)
                     self._cache.store_candidates(row, self._stamps(row), [result], costs)
             self._cache.store_steps(dry_run.rows, np.array(steps, np.int64))
@@ -277,7 +285,13 @@ class CandidateSearch:
         nodes, stamps = dry_runner.cluster_nodes, dry_runner.row_stamps
         lower = self._by_importance.below(nodes, rows, stamps, dry_runner.pod.priority)
         lengths = lower.removable.lengths
-        self._cache.store_steps(rows, _STEPS_PER_NODE + _STEPS_PER_POD * lengths)
+        steps = _STEPS_PER_NODE + _STEPS_PER_POD * lengths
+        steps += _STEPS_PER_BUDGET * self._budgets.counted(lower)
+        self._cache.store_steps(rows, steps)
+        examined = np.cumsum(steps) - steps <= MAX_STEPS - self._steps
+        if not examined.all():
+            lower, rows = lower.take(examined.nonzero()[0]), rows[examined]
+            lengths = lower.removable.lengths
         if not lengths.all():
             empty = rows[lengths == 0]
             self._store_rejected(empty, [NO_VICTIMS] * len(empty))
@@ -318,9 +332,11 @@ class CandidateSearch:
             rows = rows[: places.item(last) + 1]
         if len(rows):
             self._steps = steps.item(len(rows) - 1)
-        self._without_violation += int(np.count_nonzero(kinds[places] == _NO_VIOLATION))
         self._rows.append(rows)
-        self._found.append(rows[places])
+        if len(places):
+            self._candidates.append(rows[places])
+            self._without_violation += int(np.count_nonzero(kinds[places] == _NO_VIOLATION))
+            self.found += len(places)
 
     def _last_needed(self, kinds: Kinds) -> int | None:
         """The index of the further candidate that completes the search; None if none does."""
@@ -335,21 +351,17 @@ class CandidateSearch:
         return last if last < len(kinds) else None
 
     @property
-    def found(self) -> int:
-        """The number of candidates."""
-        return sum(map(len, self._found))
-
-    @property
     def candidates(self) -> Sequence[Candidate]:
         """All candidates in the order in which they were found."""
         return self._made(self._candidate_rows())
 
     def _candidate_rows(self) -> RowArray:
-        return np.concatenate([np.zeros(0, np.intp), *self._found])
+        return np.concatenate([np.zeros(0, np.intp), *self._candidates])
 
     def _rejected_rows(self) -> RowArray:
-        rows = np.concatenate([np.zeros(0, np.intp), *self._rows])
-        return rows[self._cache.kinds(rows) == _REJECTED]
+        rows: RowArray = np.concatenate([np.zeros(0, np.intp), *self._rows])
+        rejected: RowArray = rows[self._cache.kinds(rows) == _REJECTED]
+        return rejected
 
     @property
     def rejected(self) -> Mapping[str, Status]:
