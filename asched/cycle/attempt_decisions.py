@@ -107,6 +107,7 @@ def rejection(
         requeue_now=result.requeue_now,
         released_claim=outcome.released_claim,
         long_search=found.long_search,
+        search_steps=found.search_steps,
     )
 
 

@@ -19,8 +19,10 @@ from asched.framework.runtime.diagnosis import (
     FilterDiagnosis,
     histogram,
 )
+from asched.framework.runtime.dry_run import SEARCH_STEPS
 from asched.framework.scoring import ClassScores
 from asched.framework.status import Status
+from asched.state.attempt_budget import FREE_STEPS
 from asched.state.cluster import ClusterState
 from asched.state.node_table import NodeTable
 
@@ -89,6 +91,12 @@ class FeasibleNodes:
     def long_search(self) -> int:
         """The steps of a long search for devices; 0 if there was none."""
         return 0 if self._state is None else self._state.get(LONG_SEARCH) or 0
+
+    @property
+    def search_steps(self) -> int:
+        """The steps of the search for victims, if it took long; 0 if not."""
+        steps = 0 if self._state is None else self._state.get(SEARCH_STEPS) or 0
+        return steps if steps > FREE_STEPS else 0
 
     @property
     def rows(self) -> RowArray:

@@ -48,7 +48,14 @@ def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     if is_free or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
-        return queued.turn_ns if not queued.yields or costs.is_limited(info) else 0
+        if queued.yields and not costs.is_limited(info):
+            return 0
+        if queued.turn_ns > cluster.now_ns:
+            return queued.turn_ns
+        # Searches for victims may take longer than when the pod was put off.
+        steps = costs.of_attempt(info, preemption=True)
+        rose = steps > 2 * queued.charged_steps and costs.is_limited(info)
+        return budgets.turn_ns(info.namespace, steps, cluster.now_ns) if rose and owes else 0
     # Pods with claims or terms like those of a pod that was put off share its turn.
     shared_ns = costs.shared_turn_ns(info)
     if shared_ns > cluster.now_ns:
@@ -73,9 +80,12 @@ def _put_off_message(costs: AttemptCosts, info: PodInfo) -> str:
             f" namespaces wait, and namespace {info.namespace} used up its share of decision time"
         )
     if not count and costs.is_cheap(info):
+        what_for = "searching for pods to evict"
+        if costs.checks_gang(info):
+            what_for = "checking whether preemption completes the gang"
         return (
-            f"put off: checking whether preemption completes the gang takes long in this cluster,"
-            f" and namespace {info.namespace} used up its share of decision time"
+            f"put off: {what_for} takes long in this cluster, and namespace {info.namespace} used"
+            " up its share of decision time"
         )
     if not count:
         count, what = max(

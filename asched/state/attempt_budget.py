@@ -131,6 +131,8 @@ class AttemptBudgets:
         self._paid_at_ns: dict[str, int] = {}
         self._group_turns_ns: dict[str, int] = {}
         """The latest turn of a pod group of each namespace."""
+        self._search_steps: dict[str, int] = {}
+        """Of namespaces that owe: the steps of their longest search for victims."""
 
     def owes(self, namespace: str, now_ns: int) -> bool:
         """Whether the namespace has not paid for all attempts yet."""
@@ -157,6 +159,16 @@ class AttemptBudgets:
         for past in [name for name, at_ns in turns_ns.items() if at_ns <= now_ns]:
             del turns_ns[past]
 
+    def note_search(self, namespace: str, steps: int) -> None:
+        """A search for victims took so many steps. While the namespace owes, others are charged
+        like it."""
+        if namespace in self._paid_at_ns:
+            self._search_steps[namespace] = max(steps, self._search_steps.get(namespace, 0))
+
+    def search_steps(self, namespace: str) -> int:
+        """The steps of the longest search for victims since the namespace owes."""
+        return self._search_steps.get(namespace, 0)
+
     def charge(self, namespace: str, steps: int, now_ns: int) -> None:
         """An attempt was made, or has a turn. Negative steps for a turn that is not needed."""
         paid_at_ns = self._paid_at_ns
@@ -164,6 +176,7 @@ class AttemptBudgets:
         paid_at_ns[namespace] = owed_since_ns + self._cost_ns(steps)
         for paid in [name for name, at_ns in paid_at_ns.items() if at_ns <= now_ns]:
             del paid_at_ns[paid]
+            self._search_steps.pop(paid, None)
 
     def snapshot(self) -> Times:
         return tuple(self._paid_at_ns.items())
@@ -172,8 +185,15 @@ class AttemptBudgets:
         """The latest turns of pod groups, for checkpoints."""
         return tuple(self._group_turns_ns.items())
 
-    def restore(self, snapshot: Times, group_turns: Times, step_ns: int) -> None:
+    def victim_searches(self) -> Times:
+        """The steps of the longest search for victims, for checkpoints."""
+        return tuple(self._search_steps.items())
+
+    def restore(
+        self, snapshot: Times, group_turns: Times, victim_searches: Times, step_ns: int
+    ) -> None:
         self.step_ns = step_ns
+        self._search_steps.update(victim_searches)
         self._paid_at_ns.update(snapshot)
         self._group_turns_ns.update(group_turns)
 

@@ -54,14 +54,26 @@ class AttemptCosts:
             return True
         return not self._asks_for_devices(info)
 
-    def of_attempt(self, info: PodInfo, *, preemption: bool) -> int:
+    def of_attempt(
+        self, info: PodInfo, *, preemption: bool, search_steps: int | None = None
+    ) -> int:
         """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
-        search for victims are included if there can be any."""
-        nodes, steps = self._state.nodes.cluster_size, self._own_steps(info)
+        search for victims are included if there can be any. ``search_steps``: one was made, and
+        took so many if it took long."""
+        steps = self._own_steps(info)
         if preemption and self._has_victims(info):
-            steps += preemption_steps(info.pod, nodes) + self._gang_steps(info)
-            if self.searches_beside_others(info):
-                steps += plain_preemption_steps(info.pod, nodes)
+            steps += self._gang_steps(info)
+            if search_steps is None:
+                search_steps = self._state.guards.budgets.search_steps(info.namespace)
+            steps += max(search_steps, self._usual_search(info))
+        return steps
+
+    def _usual_search(self, info: PodInfo) -> int:
+        """The estimated steps of a search for victims that ends soon; 0 if it is free."""
+        nodes = self._state.nodes.cluster_size
+        steps = 0 if self.is_cheap(info) else preemption_steps(info.pod, nodes)
+        if not steps and self._state.queue.has_active_of_others(info.namespace):
+            steps = plain_preemption_steps(info.pod, nodes)
         return steps
 
     def _own_steps(self, info: PodInfo) -> int:
@@ -82,30 +94,25 @@ class AttemptCosts:
 
     def is_charged(self, info: PodInfo) -> bool:
         """Whether a pod that is cheap otherwise is charged if it is rejected now."""
-        return self.checks_gang(info) or self.searches_beside_others(info)
-
-    def searches_beside_others(self, info: PodInfo) -> bool:
-        """Whether a search for victims of a pod without terms and host ports takes long, and pods
-        of other namespaces wait to be attempted."""
-        nodes = self._state.nodes.cluster_size
-        return (
-            self._has_victims(info)
-            and plain_preemption_steps(info.pod, nodes) > 0
-            and not preemption_steps(info.pod, nodes)
-            and self._state.queue.has_active_of_others(info.namespace)
-        )
+        if not self._has_victims(info):
+            return False
+        searched = self._state.guards.budgets.search_steps(info.namespace)
+        return searched > 0 or self._usual_search(info) > 0 or self._gang_steps(info) > 0
 
     def yields(self, info: PodInfo) -> bool:
         """Whether the pod, if it is put off, may be attempted before its turn while no pod is
         active: it is limited for others only."""
-        return group_of(info.pod) is None and self.is_cheap(info)
+        return group_of(info.pod) is None and self.is_cheap(info) and self.is_short(info)
+
+    def is_short(self, info: PodInfo) -> bool:
+        """Whether the attempt is limited for others only, if at all."""
+        steps = self.of_attempt(info, preemption=True) + self.of_first(info)
+        return steps <= attempt_budget.SHORT_STEPS
 
     def is_limited(self, info: PodInfo) -> bool:
         """Whether the attempt of a pod that is not cheap counts for its namespace now."""
-        if self._state.queue.has_active_of_others(info.namespace):
-            return True
-        steps = self.of_attempt(info, preemption=True) + self.of_first(info)
-        return self.limits(info.namespace, steps)
+        others_wait = self._state.queue.has_active_of_others(info.namespace)
+        return others_wait or not self.is_short(info)
 
     def limits(self, namespace: str, steps: int) -> bool:
         """Whether an attempt that takes so many steps counts for the namespace now."""

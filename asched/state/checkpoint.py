@@ -85,6 +85,7 @@ class StateSnapshot(StoredForm, Generic[ObjectsT]):
     circuits: tuple[CircuitSnapshot, ...]
     attempt_budgets: tuple[tuple[str, int], ...]
     group_turns: tuple[tuple[str, int], ...]
+    victim_searches: tuple[tuple[str, int], ...]
     claim_searches: tuple[ChargedForm, ...]
     term_forms: tuple[ChargedForm, ...]
     quarantined: tuple[tuple[str, str], ...]
@@ -126,6 +127,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         circuits=state.guards.circuits.snapshot(),
         attempt_budgets=state.guards.budgets.snapshot(),
         group_turns=state.guards.budgets.group_turns(),
+        victim_searches=state.guards.budgets.victim_searches(),
         claim_searches=state.guards.searches.snapshot(),
         term_forms=state.guards.terms.snapshot(),
         quarantined=tuple(state.guards.quarantined.items()),
@@ -325,7 +327,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjec
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.guards.circuits.restore(snapshot.circuits)
     budgets, step_ns = state.guards.budgets, snapshot.engine.step_ns
-    budgets.restore(snapshot.attempt_budgets, snapshot.group_turns, step_ns)
+    budgets.restore(
+        snapshot.attempt_budgets, snapshot.group_turns, snapshot.victim_searches, step_ns
+    )
     state.guards.searches.restore(snapshot.claim_searches)
     state.guards.terms.restore(snapshot.term_forms)
     state.guards.quarantined.update(snapshot.quarantined)

@@ -388,14 +388,17 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        turn_ns, rejected = 0, False
+        turn_ns = search_steps = 0
+        rejected = False
         if isinstance(record, r.Rejected):
             turn_ns, rejected = record.put_off_until_ns, True
+            search_steps = record.search_steps
         entry = self._dequeue(
             record.key,
             record.uid,
             preemption=rejected,
             turn_ns=turn_ns,
+            search_steps=search_steps,
             grouped=record.grouped,
         )
         if record.long_search:
@@ -409,6 +412,7 @@ class Fold:
         *,
         preemption: bool = False,
         turn_ns: int = 0,
+        search_steps: int = 0,
         grouped: bool = False,
     ) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
@@ -425,7 +429,13 @@ class Fold:
         queued = state.queue.pop(key, waiting=grouped)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
-        self._charges.settle(queued, preemption=preemption, turn_ns=turn_ns, grouped=grouped)
+        self._charges.settle(
+            queued,
+            preemption=preemption,
+            turn_ns=turn_ns,
+            search_steps=search_steps,
+            grouped=grouped,
+        )
         return entry
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:

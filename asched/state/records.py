@@ -394,6 +394,8 @@ class Rejected(PodRecord):
     """As :attr:`Assigned.grouped`."""
     long_search: int = 0
     """As :attr:`Assigned.long_search`."""
+    search_steps: int = 0
+    """The counted steps of a search for victims that took long; 0 for others."""
 
 
 class AttemptFailed(PodRecord):

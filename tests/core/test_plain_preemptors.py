@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from asched.cycle import feasible_nodes
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource
+from asched.plugins.default_preemption import dry_run
 from asched.state import attempt_budget
 from asched.state.records import Assigned, Rejected
 from tests.core.hostile import HostileCore
-from tests.security.hostile_objects import Json, a_pod, plain_preemptor, terms_at_limit
+from tests.security.hostile_objects import Json, a_pod, metadata, plain_preemptor, terms_at_limit
 
 NODES = 20
 PREEMPTORS = 20
@@ -144,4 +146,84 @@ def test_short_attempts_yield_to_pods_of_others() -> None:
     assert put_off(core)
     assert kinds.count(Assigned) == 1 + PREEMPTORS
     assert all(pod.turn_ns == 0 and not pod.yields for pod in core.state.queue)
+    core.verify_replay()
+
+
+def own_pods(core: HostileCore) -> None:
+    """Less important pods on all nodes, which a budget protects."""
+    budget = {
+        "metadata": metadata("budget", 0),
+        "spec": {"selector": {"matchLabels": {"app": "own"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    core.see(Resource.POD_DISRUPTION_BUDGETS, budget)
+    for number in range(NODES):
+        own = a_pod("own", number, meta={"labels": {"app": "own"}}, nodeName=f"n{number}")
+        own["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+        core.see(Resource.PODS, own)
+
+
+def test_long_searches_are_charged_as_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is attempted, and the others wait until it is paid."""
+    monkeypatch.setattr(feasible_nodes, "FREE_STEPS", 0)
+    monkeypatch.setattr(dry_run, "_STEPS_PER_NODE", attempt_budget.SHORT_STEPS)
+    core = full_cluster()
+    own_pods(core)
+    for number in range(3):
+        core.see(Resource.PODS, preemptor(number))
+    core.decide()
+    first, *others = (r for r in core.taken() if isinstance(r, Rejected))
+    assert first.search_steps > attempt_budget.SHORT_STEPS
+    assert first.victims
+    assert [bool(each.put_off_until_ns) for each in others] == [True, True]
+    budgets = core.state.guards.budgets
+    assert budgets.search_steps("evil") == first.search_steps
+    cost_ns = first.search_steps * STEP_NS * attempt_budget.SHARE
+    assert dict(budgets.snapshot())["evil"] >= core.now_ns + 3 * cost_ns
+    core.verify_replay()
+
+
+def test_turns_are_given_anew_if_searches_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods that were put off when searches were short do not keep their turns."""
+    core = full_cluster()
+    for number in range(PREEMPTORS):
+        core.see(Resource.PODS, preemptor(number))
+    core.innocent(0)
+    core.decide(PREEMPTORS)
+    turns = {pod.info.key: pod.turn_ns for pod in core.state.queue if pod.turn_ns}
+    assert turns
+    core.state.guards.budgets.note_search("evil", 10 * attempt_budget.SHORT_STEPS)
+    last_ns = max(turns.values())
+    core.begin((last_ns - core.now_ns) / NS_PER_S + 0.001)
+    for number in range(1, 2 * PREEMPTORS):
+        core.innocent(number)
+    core.decide(len(turns))
+    later = {pod.info.key: pod.turn_ns for pod in core.state.queue if pod.turn_ns}
+    assert later
+    assert all(turn_ns > last_ns for turn_ns in later.values())
+
+
+def test_search_ends_with_the_best_candidate_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "MAX_STEPS", 300)
+    core = full_cluster()
+    own_pods(core)
+    core.see(Resource.PODS, preemptor(0))
+    core.decide()
+    (decision,) = (r for r in core.taken() if isinstance(r, Rejected))
+    assert decision.victims
+    core.verify_replay()
+
+
+def test_search_that_ends_early_explains_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "MAX_STEPS", 300)
+    core = full_cluster()
+    for number in range(NODES):
+        important = a_pod("important", number, nodeName=f"n{number}", priority=100)
+        important["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+        core.see(Resource.PODS, important)
+    core.see(Resource.PODS, preemptor(0))
+    core.decide()
+    (decision,) = (r for r in core.taken() if isinstance(r, Rejected))
+    assert not decision.victims
+    assert "search for victims stopped: too many pods" in decision.message
     core.verify_replay()

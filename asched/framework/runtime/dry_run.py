@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from asched.framework.cluster import Cluster
-from asched.framework.cycle_state import CycleState
+from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
@@ -48,6 +48,9 @@ from asched.framework.runtime.profile import Profile
 
 Placed = tuple[int, PodInfo]
 """A row of a dry run, and a pod that is added there or removed."""
+
+SEARCH_STEPS: StateKey[int] = StateKey("DefaultPreemption/steps")
+"""The counted steps of the search for victims of an attempt."""
 
 _BATCH_ROWS = 64
 """Rows to try at a time: usually the first few are sufficient."""

@@ -38,12 +38,14 @@ _MOST_COPIED = 64
 """Rows that are computed at a time if nodes are copied with their pods."""
 MAX_STEPS: Final = 12_500_000
 """A search ends after the row with which it exceeds this number."""
-_STEPS_PER_NODE, _STEPS_PER_POD, _STEPS_PER_BUDGET = 20, 10, 4
+_STEPS_PER_NODE, _STEPS_PER_POD, _STEPS_PER_BUDGET = 20, 20, 4
 """To select victims by amounts: for each node, for each of its less important pods, and for each
 budget of the pod's namespace."""
 _STEPS_OF_COPY, _STEPS_OF_FILTERS = 250, 2_500
 """To run the filters once for a node whose pods are copied: those that read the node only, or all.
 They run for each less important pod, if the preemptor fits without all of them."""
+_STEPS_OF_REMOVAL = 25
+"""To find out that preemption is vain, for each pod."""
 _REMOVALS_PER_FILTER = 10
 """Pods that are removed in the time of one run of the filters."""
 TOO_LONG = Status.unschedulable("search for victims stopped: too many pods")
@@ -160,7 +162,8 @@ class CandidateSearch:
         """Whether there are enough candidates, and one of them violates no budget, or the search
         took too long."""
         self._without_violation = 0
-        self._steps = 0
+        self.steps = 0
+        """Counted as if no result were known."""
         self._rows: list[RowArray] = []
         """The examined rows."""
         self._candidates: list[RowArray] = []
@@ -194,7 +197,7 @@ class CandidateSearch:
             if self._complete:
                 break
             begin = end
-        if self._steps > MAX_STEPS:
+        if self.steps > MAX_STEPS:
             self.stopped = len(rows) - sum(map(len, self._rows))
 
     def _likely_needed(self) -> int:
@@ -235,11 +238,10 @@ class CandidateSearch:
             return np.zeros(len(rows), np.bool_)  # found again, on the first node that it affects
         self._store_rejected(np.array(unhelpful, np.intp), [NO_VICTIMS] * len(unhelpful))
         if diagnosis is not None:
-            statuses = diagnosis.statuses
-            self._store_rejected(
-                np.array([row for row, _ in removals], np.intp),
-                [statuses[code] for code in diagnosis.code.tolist()],
-            )
+            statuses, where = diagnosis.statuses, np.array([row for row, _ in removals], np.intp)
+            self._store_rejected(where, [statuses[code] for code in diagnosis.code.tolist()])
+            pods = np.array([len(pods) for _, pods in removals], np.int64)
+            self._cache.store_steps(where, _STEPS_OF_REMOVAL * (_STEPS_PER_NODE + pods))
         return done
 
     def _run_singly(self, rows: RowArray, stale: BoolColumn) -> None:
@@ -288,7 +290,7 @@ class CandidateSearch:
         steps = _STEPS_PER_NODE + _STEPS_PER_POD * lengths
         steps += _STEPS_PER_BUDGET * self._budgets.counted(lower)
         self._cache.store_steps(rows, steps)
-        examined = np.cumsum(steps) - steps <= MAX_STEPS - self._steps
+        examined = np.cumsum(steps) - steps <= MAX_STEPS - self.steps
         if not examined.all():
             lower, rows = lower.take(examined.nonzero()[0]), rows[examined]
             lengths = lower.removable.lengths
@@ -318,7 +320,7 @@ class CandidateSearch:
 
     def _add(self, rows: RowArray) -> None:
         """Add the cached results of rows, until there are enough candidates."""
-        steps = np.cumsum(self._cache.steps(rows)) + self._steps
+        steps = np.cumsum(self._cache.steps(rows)) + self.steps
         beyond = int(np.searchsorted(steps, MAX_STEPS, side="right"))
         if beyond < len(rows):
             self._complete = True
@@ -331,7 +333,7 @@ class CandidateSearch:
             places = places[: last + 1]
             rows = rows[: places.item(last) + 1]
         if len(rows):
-            self._steps = steps.item(len(rows) - 1)
+            self.steps = steps.item(len(rows) - 1)
         self._rows.append(rows)
         if len(places):
             self._candidates.append(rows[places])

@@ -41,7 +41,10 @@ class LowerPods(NamedTuple):
 
 
 class PodsByImportance:
-    """The pods of each node, the most important first. A cache for preemptors of all shapes."""
+    """The pods of each node, the most important first. A cache for preemptors of all shapes.
+
+    What it reads of a pod is kept, so that a changed row costs little.
+    """
 
     def __init__(self) -> None:
         self._stamps: Int64Column = np.zeros(0, np.int64)
@@ -52,7 +55,10 @@ class PodsByImportance:
     def _clear(self) -> None:
         self._stamps[:] = -1
         self._lengths[:] = 0
+        self._order: RowArray = np.zeros(0, np.intp)
+        """The places of the pods of each row, from :attr:`_first` on."""
         self._pods: list[PodInfo] = []
+        self._places: dict[PodInfo, int] = {}
         self._shapes: dict[PodShape, int] = {}
         self._namespaces: dict[str, int] = {}
         self._columns: Int64Column = np.zeros((4, 0), np.int64)
@@ -63,24 +69,15 @@ class PodsByImportance:
         rows (``Cluster.row_stamps``)."""
         self._update(nodes, rows, stamps)
         lengths = self._lengths[rows]
-        entries = numbers_of(self._first[rows], lengths)
-        lower = self._columns[0, entries] < priority
+        places = self._order[numbers_of(self._first[rows], lengths)]
+        lower = self._columns[0, places] < priority
         before = np.concatenate([np.zeros(1, np.intp), np.cumsum(lower)])
         ends = np.cumsum(lengths)
-        entries = entries[lower]
-        priorities, starts_us, shapes, namespaces = self._columns[:, entries]
-        return LowerPods(
-            RemovablePods(
-                self._pods,
-                entries,
-                before[ends] - before[ends - lengths],
-                ([*self._shapes], shapes),
-            ),
-            priorities,
-            starts_us,
-            namespaces,
-            self._namespaces,
-        )
+        places = places[lower]
+        priorities, starts_us, shapes, namespaces = self._columns[:, places]
+        lengths = before[ends] - before[ends - lengths]
+        removable = RemovablePods(self._pods, places, lengths, ([*self._shapes], shapes))
+        return LowerPods(removable, priorities, starts_us, namespaces, self._namespaces)
 
     def _update(self, nodes: Nodes, rows: RowArray, stamps: Int64Column) -> None:
         missing = len(stamps) - len(self._stamps)
@@ -92,33 +89,47 @@ class PodsByImportance:
         changed = rows[self._stamps[rows] != stamps[rows]]
         if not len(changed):
             return
-        self._lengths[changed] = 0
         used = int(self._lengths.sum())
         if len(self._pods) - used > max(_MIN_UNUSED, used):
             self._clear()
             changed = rows
         on_rows = [[*nodes.pods(row)] for row in changed.tolist()]
-        lengths = np.array([*map(len, on_rows)], np.intp)
-        self._first[changed] = len(self._pods) + np.cumsum(lengths) - lengths
-        self._lengths[changed] = lengths
+        places = self._places_of([pod for pods in on_rows for pod in pods])
         self._stamps[changed] = stamps[changed]
-        self._append([pod for pods in on_rows for pod in pods], lengths)
+        self._set_order(changed, places, np.array([*map(len, on_rows)], np.intp))
 
-    def _append(self, pods: Sequence[PodInfo], lengths: RowArray) -> None:
-        shapes, namespaces = self._shapes, self._namespaces
-        columns = np.array(
-            [
-                [pod.priority for pod in pods],
-                [started_us(pod) for pod in pods],
-                [shapes.setdefault(pod.shape, len(shapes)) for pod in pods],
-                [namespaces.setdefault(pod.namespace, len(namespaces)) for pod in pods],
-            ],
-            np.int64,
-        )
+    def _set_order(self, rows: RowArray, places: RowArray, lengths: RowArray) -> None:
+        """These are the pods of rows, in order of arrival."""
+        priorities, starts_us = self._columns[:2, places]
         of_row = np.repeat(np.arange(len(lengths)), lengths)
-        order = np.lexsort((columns[1], -columns[0], of_row))
-        self._pods += [pods[number] for number in order.tolist()]
-        self._columns = np.concatenate([self._columns, columns[:, order]], axis=1)
+        places = places[np.lexsort((starts_us, -priorities, of_row))]
+        self._lengths[rows] = 0
+        used = int(self._lengths.sum())
+        if len(self._order) - used > max(_MIN_UNUSED, used):
+            kept = self._lengths.nonzero()[0]
+            self._order = self._order[numbers_of(self._first[kept], self._lengths[kept])]
+            self._first[kept] = np.cumsum(self._lengths[kept]) - self._lengths[kept]
+        self._first[rows] = len(self._order) + np.cumsum(lengths) - lengths
+        self._lengths[rows] = lengths
+        self._order = np.concatenate([self._order, places])
+
+    def _places_of(self, pods: Sequence[PodInfo]) -> RowArray:
+        known, shapes, namespaces = self._places, self._shapes, self._namespaces
+        new = [pod for pod in pods if pod not in known]
+        if new:
+            columns = np.array(
+                [
+                    [pod.priority for pod in new],
+                    [started_us(pod) for pod in new],
+                    [shapes.setdefault(pod.shape, len(shapes)) for pod in new],
+                    [namespaces.setdefault(pod.namespace, len(namespaces)) for pod in new],
+                ],
+                np.int64,
+            )
+            self._columns = np.concatenate([self._columns, columns], axis=1)
+            known.update(zip(new, range(len(self._pods), len(self._pods) + len(new)), strict=True))
+            self._pods += new
+        return np.array([known[pod] for pod in pods], np.intp)
 
 
 def started_us(pod: PodInfo) -> int:

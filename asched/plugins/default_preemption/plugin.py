@@ -29,7 +29,7 @@ from asched.framework.nodes import RowArray
 from asched.framework.placements import NO_PREEMPTION
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.runtime.diagnosis import histogram
-from asched.framework.runtime.dry_run import FilterDryRunner
+from asched.framework.runtime.dry_run import SEARCH_STEPS, FilterDryRunner
 from asched.framework.runtime.extenders import (
     CANDIDATE_REVIEW,
     CandidateReview,
@@ -129,6 +129,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
         rows, limit = self.examined(pod, rows)
         search = self.dry_run(state, pod, rows, limit)
+        state.write(SEARCH_STEPS, search.steps)
         if search.found:
             review = state.get(CANDIDATE_REVIEW)
             if review is None:
