@@ -116,6 +116,10 @@ class DryRunCache(RowCache[Candidate | bytes]):
         """By criterion, the cost of each of these rows; each must be a candidate."""
         return self._costs[:, rows]
 
+    def violations(self, row: int) -> int:
+        """The budgets that the victims of a candidate violate."""
+        return self._costs.item(VIOLATIONS, row)
+
     def statuses(self, rows: RowArray) -> list[Status]:
         """The status of each of these rows; each must be rejected."""
         statuses = self._statuses
@@ -388,6 +392,8 @@ class CandidateSearch:
     def _shortlist(self, limit: int) -> RowArray:
         """At most ``limit`` candidates without a violation, then as many others."""
         rows = self._candidate_rows()
+        if self._without_violation == len(rows) <= limit:
+            return rows
         violates = self._cache.kinds(rows) == _VIOLATES_PDB
         return np.concatenate([rows[~violates][:limit], rows[violates][:limit]])
 
@@ -398,21 +404,24 @@ class CandidateSearch:
     def best(self, limit: int) -> Candidate:
         """The first candidate of :meth:`shortlist` with the lowest cost."""
         rows = self._shortlist(limit)
-        for criterion in range(CRITERIA):
-            costs = self._cache.costs(rows)[criterion]
-            rows = rows[costs == costs.min()]
-        return self._made(rows[:1])[0]
+        costs = self._cache.costs(rows)
+        lowest = np.arange(len(rows))
+        for of_criterion in costs:
+            left = of_criterion[lowest]
+            lowest = lowest[left == left.min()]
+            if len(lowest) == 1:
+                break
+        return self._made(rows[lowest[:1]])[0]
 
     def _made(self, rows: RowArray) -> list[Candidate]:
         dry_runner, cache = self._dry_runner, self._cache
         nodes, stamps = dry_runner.cluster_nodes, dry_runner.row_stamps
-        lower = self._by_importance.below(nodes, rows, stamps, dry_runner.pod.priority).removable
         made = []
-        for index, row in enumerate(rows.tolist()):
+        for row in rows.tolist():
             value = cache.get(row)
             if isinstance(value, bytes):
-                victims = [*compress(lower[index], value)]
-                violations = int(cache.costs(rows[index : index + 1])[VIOLATIONS, 0])
-                value = Candidate.of(nodes.names[row], victims, violations)
+                lower = self._by_importance.below_on(nodes, row, stamps, dry_runner.pod.priority)
+                violations = cache.violations(row)
+                value = Candidate.of(nodes.names[row], [*compress(lower, value)], violations)
             made.append(value)
         return made

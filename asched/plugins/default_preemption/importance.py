@@ -79,6 +79,15 @@ class PodsByImportance:
         removable = RemovablePods(self._pods, places, lengths, ([*self._shapes], shapes))
         return LowerPods(removable, priorities, starts_us, namespaces, self._namespaces)
 
+    def below_on(self, nodes: Nodes, row: int, stamps: Int64Column, priority: int) -> list[PodInfo]:
+        """:meth:`below` for one row."""
+        if row >= len(self._stamps) or self._stamps.item(row) != stamps.item(row):
+            self._update(nodes, np.array([row], np.intp), stamps)
+        first = self._first.item(row)
+        pods = self._pods
+        on_row = [pods[at] for at in self._order[first : first + self._lengths.item(row)].tolist()]
+        return [pod for pod in on_row if pod.priority < priority]
+
     def _update(self, nodes: Nodes, rows: RowArray, stamps: Int64Column) -> None:
         missing = len(stamps) - len(self._stamps)
         if missing > 0:
