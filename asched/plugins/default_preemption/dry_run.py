@@ -38,7 +38,7 @@ _MOST_COPIED = 64
 """Rows that are computed at a time if nodes are copied with their pods."""
 MAX_STEPS: Final = 12_500_000
 """A search ends after the row with which it exceeds this number."""
-_STEPS_PER_NODE, _STEPS_PER_POD, _STEPS_PER_BUDGET = 20, 20, 4
+_STEPS_PER_NODE, _STEPS_PER_POD, _STEPS_PER_BUDGET = 20, 40, 4
 """To select victims by amounts: for each node, for each of its less important pods, and for each
 budget of the pod's namespace."""
 _STEPS_OF_COPY, _STEPS_OF_FILTERS = 250, 2_500
