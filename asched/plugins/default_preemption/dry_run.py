@@ -405,12 +405,13 @@ class CandidateSearch:
         """The first candidate of :meth:`shortlist` with the lowest cost."""
         rows = self._shortlist(limit)
         costs = self._cache.costs(rows)
-        lowest = np.arange(len(rows))
-        for of_criterion in costs:
-            left = of_criterion[lowest]
-            lowest = lowest[left == left.min()]
-            if len(lowest) == 1:
-                break
+        # Usually one candidate is the best by all criteria.
+        lowest = (costs == costs.min(axis=1, keepdims=True)).all(axis=0).nonzero()[0]
+        if not len(lowest):
+            lowest = np.arange(len(rows))
+            for of_criterion in costs:
+                left = of_criterion[lowest]
+                lowest = lowest[left == left.min()]
         return self._made(rows[lowest[:1]])[0]
 
     def _made(self, rows: RowArray) -> list[Candidate]:
