@@ -179,9 +179,10 @@ def _needed(args: Sequence[str]) -> Iterable[str]:
 
 def __getattr__(name: str) -> typer.Typer:
     """``app``: the command with all subcommands."""
-    if name == "app":
-        return globals().setdefault(name, command_line(COMMANDS))
-    raise AttributeError(name)
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = globals()["app"] = command_line(COMMANDS)
+    return made
 
 
 def _print_version(wanted: bool) -> None:
