@@ -1,43 +1,22 @@
 """The ``asched`` command: the root group with all commands, and errors as lines and exit codes.
 
 Each command is a module with its options and a function that imports the implementation. So every
-``--help`` and shell completion is quick.
+``--help`` and shell completion is quick. A process that runs a command imports only its module.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, TextIO, cast
+from importlib import import_module
+from typing import Annotated, Any, Final, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
 from asched import __version__
-from asched.cli import (
-    apiserver,
-    audit_quality,
-    config,
-    consolidate,
-    demo,
-    diff,
-    explain,
-    fit,
-    gate,
-    history,
-    journal,
-    mcp,
-    plugins,
-    proof,
-    replay,
-    run,
-    show,
-    simulate,
-    sweep,
-    ui,
-)
 from asched.cli.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILURE,
@@ -135,39 +114,75 @@ def _print_error(*lines: str) -> None:
         print(line, file=sys.stderr)
 
 
-app = typer.Typer(
-    name="asched",
-    cls=RootGroup,
-    help="Event-sourced Kubernetes scheduler: decisions are recorded, replayable and explained.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("shadow")(run.shadow)
-app.command("demo")(demo.demo)
-app.command("apiserver")(apiserver.apiserver)
-app.command("history")(history.history)
-app.command("explain")(explain.explain)
-app.command("fit")(fit.fit)
-app.command("mcp")(mcp.mcp)
-app.add_typer(show.app, name="show")
-app.command("replay")(replay.replay)
-app.command("ui")(ui.ui)
-app.command("simulate")(simulate.simulate)
-app.command("diff")(diff.diff)
-app.command("sweep")(sweep.sweep)
-app.command("planning")(sweep.planning)
-app.command("gate")(gate.gate)
-app.command("audit-quality")(audit_quality.audit_quality)
-app.command("consolidate")(consolidate.consolidate)
-proof.add_commands(journal.app)
-app.add_typer(journal.app, name="journal")
-app.command("checkpoint")(journal.checkpoint)
-app.add_typer(plugins.app, name="plugins")
-app.command("crds")(config.crds)
-app.add_typer(config.app, name="config")
+COMMANDS: Final = {
+    "run": "run:run",
+    "shadow": "run:shadow",
+    "demo": "demo:demo",
+    "apiserver": "apiserver:apiserver",
+    "history": "history:history",
+    "explain": "explain:explain",
+    "fit": "fit:fit",
+    "mcp": "mcp:mcp",
+    "show": "show:app",
+    "replay": "replay:replay",
+    "ui": "ui:ui",
+    "simulate": "simulate:simulate",
+    "diff": "diff:diff",
+    "sweep": "sweep:sweep",
+    "planning": "sweep:planning",
+    "gate": "gate:gate",
+    "audit-quality": "audit_quality:audit_quality",
+    "consolidate": "consolidate:consolidate",
+    "journal": "proof:app",
+    "checkpoint": "journal:checkpoint",
+    "plugins": "plugins:app",
+    "crds": "config:crds",
+    "config": "config:app",
+}
+"""The module and the function or group of each command, in the order of ``asched --help``."""
+
+
+_HELP = "Event-sourced Kubernetes scheduler: decisions are recorded, replayable and explained."
+
+
+def command_line(names: Iterable[str]) -> typer.Typer:
+    """The ``asched`` command with these subcommands."""
+    made = typer.Typer(
+        name="asched",
+        cls=RootGroup,
+        help=_HELP,
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        callback=root,
+    )
+    for name in names:
+        module, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(import_module(f"asched.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            made.add_typer(command, name=name)
+        else:
+            made.command(name)(command)
+    return made
+
+
+def _needed(args: Sequence[str]) -> Iterable[str]:
+    """The command that ``args`` call; all of them for help, completion and messages."""
+    for arg in args:
+        if arg in COMMANDS:
+            return (arg,)
+        if arg != "--debug":
+            break
+    return COMMANDS
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """``app``: the command with all subcommands."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = globals()["app"] = command_line(COMMANDS)
+    return made
 
 
 def _print_version(wanted: bool) -> None:
@@ -176,7 +191,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     context: typer.Context,
     version: Annotated[
@@ -197,4 +211,4 @@ def main() -> None:
     """Run the command line and exit; :mod:`asched.cli.errors` lists the exit codes."""
     limit_blas_threads()
     with infrequent_gc():
-        app(prog_name="asched")
+        command_line(_needed(sys.argv[1:]))(prog_name="asched")

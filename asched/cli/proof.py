@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asched.cli.errors import BadInput, CommandError
-from asched.cli.journal import ArchiveOption
+from asched.cli.journal import ArchiveOption, app
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
@@ -28,14 +28,7 @@ if TYPE_CHECKING:
     from asched.proof.keys import PublicKey
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add the commands to the group ``asched journal``."""
-    app.command()(keygen)
-    app.command()(sign)
-    app.command("rotate-key")(rotate)
-    app.command()(prove)
-
-
+@app.command()
 def keygen(
     to: Annotated[Path, typer.Option(metavar="FILE", help="The private key, a new file.")],
 ) -> None:
@@ -49,6 +42,7 @@ def keygen(
     typer.echo(f"key {key.id}")
 
 
+@app.command()
 def sign(
     journal: JournalOption = DEFAULT_JOURNAL,
     signing_key: SigningKeyOption = None,
@@ -75,6 +69,7 @@ def sign(
     typer.echo(f"signed records 1 to {head.seq} with key {key.id}")
 
 
+@app.command("rotate-key")
 def rotate(
     new_key: Annotated[Path, typer.Option(metavar="FILE", help="The key that signs from now on.")],
     journal: JournalOption = DEFAULT_JOURNAL,
@@ -100,6 +95,7 @@ def rotate(
     typer.echo(f"key {new.id} replaces key {old.id} after record {head.seq}")
 
 
+@app.command()
 def prove(
     pod: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of a pod.")],
     to: Annotated[Path, typer.Option(metavar="FILE", help="The proof, a new file.")],

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 from asched.dra.allocator import Allocator, SearchLimits
-from asched.dra.cel_selectors import cel_selector
 from asched.dra.extended import ExtendedResources
 from asched.dra.inventory import Inventory
+from asched.dra.selectors import CompiledSelector
 from asched.framework.class_devices import ClassDeviceCounts, ClassDevices
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import StateKey
@@ -26,6 +26,13 @@ LONG_SEARCH: StateKey[int] = StateKey("devices/long-search")
 
 TRUE = "true"
 """The value of the annotation that marks a special claim."""
+
+
+def _cel_selector(expression: str) -> CompiledSelector:
+    """The compiled form of an expression. A process without selectors does not import CEL."""
+    from asched.dra.cel_selectors import cel_selector
+
+    return cel_selector(expression)
 
 
 def is_special_claim(claim: ResourceClaim) -> bool:
@@ -60,7 +67,7 @@ class SharedDevices:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._inventory = Inventory(cel_selector)
+        self._inventory = Inventory(_cel_selector)
         self._allocators: dict[SearchLimits, Allocator] = {}
         self._class_devices: dict[str, ClassDeviceCounts] = {}
         self._extended = ExtendedResources()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 import anyio
-from sqlalchemy import URL, Select, event
+from sqlalchemy import URL, Dialect, Select, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -37,7 +38,7 @@ class SqlDatabase(ABC):
         self.name = name
         self._readers = readers
         self._writer = writer
-        self._write_lock = anyio.Lock()
+        self._write_lock = anyio.Lock(fast_acquire=True)
 
     # -- opening and closing ------------------------------------------------------------------
 
@@ -109,9 +110,8 @@ class SqlDatabase(ABC):
         self, connection: AsyncConnection, query: Select[Any]
     ) -> Sequence[tuple[Any, ...]]:
         """As :meth:`fetch`, on a connection of :meth:`read`."""
-        compiled = query.compile(dialect=self._readers.dialect)
-        values = [compiled.params[name] for name in compiled.positiontup or ()]
-        return await self.fetch_all(await driver_of(connection), str(compiled), values)
+        statement, values = _compiled(query, self._readers.dialect)
+        return await self.fetch_all(await driver_of(connection), statement, values)
 
     @abstractmethod
     async def fetch_all(
@@ -186,6 +186,13 @@ class SqlDatabase(ABC):
 
     def read_only_error(self) -> JournalError:
         return JournalError(f"{self.name} is open for reading only")
+
+
+@lru_cache(maxsize=8)
+def _compiled(query: Select[Any], dialect: Dialect) -> tuple[str, tuple[Any, ...]]:
+    """The statement and its values. Compiling takes a millisecond, and some queries repeat."""
+    compiled = query.compile(dialect=dialect)
+    return str(compiled), tuple(compiled.params[name] for name in compiled.positiontup or ())
 
 
 async def driver_of(connection: AsyncConnection) -> Any:

@@ -225,6 +225,24 @@ print([m for m in {NOT_FOR_HELP} if m in sys.modules], len(sys.modules), file=sy
     assert int(count) <= MAX_MODULES
 
 
+def test_command_imports_no_other_command() -> None:
+    code = """
+import atexit, sys
+from asched.cli.main import main
+
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+sys.argv = ["asched", "--debug", "crds"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    imported = set(done.stderr.split())
+    assert "CustomResourceDefinition" in done.stdout
+    assert "asched.cli.config" in imported
+    assert not {"asched.cli.run", "asched.cli.show", "asched.cli.journal"} & imported
+
+
 def test_completion_lists_commands_and_subcommands() -> None:
     for typed, index, expected in (("asched ", "1", "plugins"), ("asched config ", "2", "check")):
         done = subprocess_run(_ASCHED_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=index)
