@@ -110,6 +110,24 @@ def test_key_depends_on_content_not_on_place(journal: Path, tmp_path: Path) -> N
     assert item_key(mine, changed) != item_key(mine, code)
 
 
+def test_archived_period_is_an_error_of_the_sweep(journal: Path, tmp_path: Path) -> None:
+    path = Path(copy(journal, tmp_path / "copy.db"))
+    archive = ("--before", "2026-01-01T00:06:00Z", "--to", str(tmp_path / "archive"))
+    ran = RUNNER.invoke(app, ["journal", "archive", "--journal", str(path), *archive])
+    assert ran.exit_code == 0, ran.output
+    history = planning.open(path)
+    with pytest.raises(PlanningError, match=r"records 1 to \d+ of .* are archived; let the period"):
+        planning.sweep(history)
+    with pytest.raises(PlanningError) as error:
+        planning.sweep(history.between("2026-01-01T00:05:00Z"))
+    begin = str(error.value).partition("begin at ")[2].partition(" ")[0]
+    with ThreadPoolExecutor(1) as thread:
+        (row,) = planning.sweep(history.between(begin)).run(thread).rows
+    assert row.error == ""
+    assert row.figures is not None
+    assert row.figures.figures.placed > 0
+
+
 async def test_another_journal_in_its_place_is_an_error(journal: Path, tmp_path: Path) -> None:
     path = Path(copy(journal, tmp_path / "j.db"))
     runs = planning.sweep(planning.open(path))
