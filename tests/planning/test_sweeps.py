@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import resource
 import signal
 import sqlite3
@@ -33,6 +34,7 @@ from asched.journal.opening import open_journal
 from asched.planning.errors import ExecutionError, PlanningError
 from asched.planning.items import RunSettings, WorkAnswer, item_key
 from asched.planning.provenance import own_provenance
+from asched.planning.report import sweep_page
 from asched.planning.result_cache import ResultCache
 from asched.planning.sweep_file import read_sweep
 from asched.planning.table import RunRow, RunTable
@@ -220,6 +222,19 @@ def test_pareto_front(points: list[tuple[int, int | None]]) -> None:
     for x, y in known:
         if y < math.inf:
             assert any(known[index][0] <= x and known[index][1] <= y for index in front)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.2, 93_000.0, 5_000_000.0])
+def test_marks_of_waits_fit_beside_the_chart(journal: Path, wait_s: float) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        (row,) = planning.sweep(planning.open(journal)).run(thread).rows
+    assert row.figures is not None
+    replace = msgspec.structs.replace
+    waits = replace(row.figures.waits, seconds=tuple(wait_s for _ in row.figures.waits.seconds))
+    page = sweep_page(RunTable([row._replace(figures=replace(row.figures, waits=waits))], "w"), "t")
+    labels = re.findall(r'<text class="up"[^>]*>([^<]+)<', page)
+    assert "0" in labels
+    assert max(map(len, labels)) <= len("1000 ms")
 
 
 def test_table_as_parquet(journal: Path, processes: Executor, tmp_path: Path) -> None:
