@@ -1,6 +1,6 @@
 """How planning scales: sweeps and replay on processes, and a model of larger clusters.
 
-    python -m benchmarks.planning [--runs 3] [--pods 2000] [--replayed-pods 25000] [-o table|json]
+    python -m benchmarks.planning [--runs 3] [--pods 2000] [--replayed-pods 40000] [-o table|json]
 
 The workloads are scenarios without rejections, so that their journals are small: a short one for
 runs of a sweep, a long one for a replay, with as many checkpoints as a daemon keeps. One process
@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
     nodes: int = 200
     pods: int = 2_000
-    replayed_pods: int = 25_000
+    replayed_pods: int = 40_000
     seeds: int = 8
     """Runs of the sweep are twice as many."""
 
