@@ -21,8 +21,6 @@ from asched.planning.history import History
 from asched.planning.items import ConfigText
 from asched.pricing.prices import Prices
 
-NS_PER_DAY = 86_400 * 10**9
-
 
 class GateCandidate(NamedTuple):
     """A configuration, a virtual environment, or both."""
@@ -75,12 +73,11 @@ def gate(
     exist, ConfigFileError for mistakes in the candidate's configuration, ExecutionError if the
     baseline fails, JournalError.
     """
-    source = history.source()
-    since_ns = max(source.since_ns, source.until_ns - int(days * NS_PER_DAY))
+    source = history.source(days)
     request = SideRequest(
         journal=source.url,
         head=source.head,
-        since_ns=max(0, since_ns),
+        since_ns=max(0, source.since_ns),
         until_ns=source.until_ns,
         prices=prices,
     )

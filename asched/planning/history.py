@@ -10,14 +10,17 @@ from typing import NamedTuple, TypeVar
 
 import anyio
 
+from asched.audit.replay import first_replayable
 from asched.audit.times import TimeTextError, parse_time_ns
 from asched.journal.opening import is_shared, open_journal, redacted, sqlite_path
 from asched.journal.store import JournalStore
+from asched.model.quantity import NS_PER_S
 from asched.planning.errors import PlanningError
 from asched.planning.workloads import JournalPeriod
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NS_PER_DAY = 24 * 3600 * NS_PER_S
 
 
 class History(NamedTuple):
@@ -63,12 +66,12 @@ class History(NamedTuple):
             return self.url
         return str(Path(sqlite_path(self.url)).resolve())
 
-    def source(self) -> JournalPeriod:
-        """The period up to the present end of the journal.
+    def source(self, days: float | None = None) -> JournalPeriod:
+        """The period up to the present end of the journal; its last ``days`` at most.
 
-        Raises PlanningError for an empty journal, and JournalError.
+        Raises PlanningError for an empty journal and a period that is archived, and JournalError.
         """
-        return self.query(self._planned)
+        return self.query(lambda journal: self._planned(journal, days))
 
     def first_written_ns(self) -> int:
         """When the first record was written that is not archived. Raises JournalError."""
@@ -81,7 +84,7 @@ class History(NamedTuple):
 
         return self.query(ask)
 
-    async def _planned(self, journal: JournalStore) -> JournalPeriod:
+    async def _planned(self, journal: JournalStore, days: float | None) -> JournalPeriod:
         head = await journal.head()
         written_ns = 0
         async for stored in journal.read(max(head.seq - 1, (await journal.archived()).seq)):
@@ -91,7 +94,26 @@ class History(NamedTuple):
         until_ns = written_ns if self.until_ns is None else min(self.until_ns, written_ns)
         if until_ns < self.since_ns:
             raise PlanningError("the period has no records: it begins after the journal's end")
-        return JournalPeriod(self.worker_url, head, self.since_ns, until_ns)
+        since_ns = self.since_ns
+        if days is not None:
+            since_ns = max(since_ns, until_ns - int(days * _NS_PER_DAY))
+        await self._check_begin(journal, since_ns)
+        return JournalPeriod(self.worker_url, head, since_ns, until_ns)
+
+    async def _check_begin(self, journal: JournalStore, since_ns: int) -> None:
+        """Raises PlanningError if the state at the begin of the period is archived."""
+        archived = (await journal.archived()).seq
+        if not archived:
+            return
+        first = await first_replayable(journal)
+        async for stored in journal.read(first - 1, first):
+            if since_ns < stored.written_at_ns:
+                begin = _EPOCH + timedelta(seconds=-(-stored.written_at_ns // NS_PER_S))
+                raise PlanningError(
+                    f"records 1 to {archived} of {redacted(self.url)} are archived; let the period"
+                    f" begin at {begin:%Y-%m-%dT%H:%M:%SZ} or later, or restore them (asched"
+                    " journal restore)"
+                )
 
 
 def open_history(url: str | Path) -> History:

@@ -20,11 +20,11 @@ MAX_SEGMENTS: Final = 96
 """Enough for 64 workers; of a longer journal, each segment is longer."""
 OVERHEAD: Final = 0.05
 """The part of the CPU time that the division into segments may cost."""
-_SEGMENT_RECORDS: Final = 700
+_SEGMENT_RECORDS: Final = 1_000
 _BYTES_PER_RECORD: Final = 150
 """What a segment costs beyond its records, in records: opening the journal and filling caches as
-much as 700, restoring its checkpoint as much as one for each 150 bytes. Measured by
-``benchmarks.planning`` on clusters of 200 and 2,500 nodes."""
+much as 1,000, restoring its checkpoint as much as one for each 150 bytes. Measured in clusters of
+200 and 2,500 nodes."""
 
 
 def verify(
@@ -112,13 +112,13 @@ async def _items(
 
 def useful_segments(records: int, checkpoint_bytes: int) -> int:
     """How many segments cost at most :data:`OVERHEAD`, if restoring a state takes as long as for a
-    checkpoint of that size.
+    checkpoint of that size. An even number, so that two workers have equally many.
 
-    >>> [useful_segments(records, 20_000) for records in (1_000, 100_000, 10_000_000)]
-    [1, 6, 96]
+    >>> [useful_segments(records, 20_000) for records in (1_000, 125_000, 10_000_000)]
+    [1, 4, 96]
     """
     cost = _SEGMENT_RECORDS + checkpoint_bytes / _BYTES_PER_RECORD
-    return max(1, min(MAX_SEGMENTS, int(records * OVERHEAD / cost)))
+    return max(1, min(MAX_SEGMENTS, 2 * int(records * OVERHEAD / cost / 2)))
 
 
 def segments(
@@ -126,16 +126,15 @@ def segments(
 ) -> list[ReplaySegment]:
     """Segments of the records after ``after_seq`` up to ``last_seq`` that begin at checkpoints.
 
-    There are at most ``most``. As far as the checkpoints permit, their lengths decrease from 1.5 to
-    0.5 times the mean: workers that take the longest first end at about the same time.
+    There are at most ``most``, of similar length as far as the checkpoints permit.
 
-    >>> [segment.after_seq for segment in segments(0, 100, [10, 20, 60, 65, 90], most=2)]
-    [0, 60]
+    >>> [segment.after_seq for segment in segments(0, 100, [10, 20, 45, 90], most=2)]
+    [0, 45]
     """
     inner = [seq for seq in checkpoints if after_seq < seq < last_seq]
     if most <= len(inner):
-        shares = [number / most for number in range(1, most)]
-        ideal = [after_seq + (last_seq - after_seq) * (3 - x) * x / 2 for x in shares]
+        length = (last_seq - after_seq) / most
+        ideal = [after_seq + length * number for number in range(1, most)]
         inner = sorted({min(inner, key=lambda seq: abs(seq - begin)) for begin in ideal})
     begins = [after_seq, *inner]
     ends = [*begins[1:], last_seq]

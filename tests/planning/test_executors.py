@@ -24,6 +24,7 @@ from asched.planning.execution import MAX_TRIES, Progress
 from asched.planning.items import RunItem, RunSettings, WorkAnswer, WorkRequest
 from asched.planning.processes import ProcessExecutor
 from asched.planning.provenance import CodeVersion, own_provenance
+from asched.planning.result_cache import ResultCache
 from asched.planning.worker import perform
 from asched.planning.workloads import ScenarioText
 
@@ -111,6 +112,20 @@ def test_killed_processes_cost_their_items_only(
         table = some_runs(journal).run(executor, cache=tmp_path, progress=kill)
     assert same(table, serial)
     assert len([*tmp_path.iterdir()]) == len(table)
+
+
+def test_replay_with_killed_processes_is_complete(journal: Path, tmp_path: Path) -> None:
+    history, cache = planning.open(journal), ResultCache(tmp_path)
+    with planning.own_processes(2) as executor:
+        found = planning.verify(
+            history, executor, max_segments=64, cache=cache, progress=OnFirstResult(kill_children)
+        )
+    last = OnFirstResult(None)
+    with ThreadPoolExecutor(1) as thread:
+        assert planning.verify(history, thread) == found
+        again = planning.verify(history, thread, max_segments=64, cache=cache, progress=last)
+    assert again == found
+    assert last.last.from_cache == last.last.total > 2
 
 
 def exit_at_once() -> None:

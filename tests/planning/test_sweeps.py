@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import resource
 import signal
 import sqlite3
@@ -33,6 +34,7 @@ from asched.journal.opening import open_journal
 from asched.planning.errors import ExecutionError, PlanningError
 from asched.planning.items import RunSettings, WorkAnswer, item_key
 from asched.planning.provenance import own_provenance
+from asched.planning.report import sweep_page
 from asched.planning.result_cache import ResultCache
 from asched.planning.sweep_file import read_sweep
 from asched.planning.table import RunRow, RunTable
@@ -108,6 +110,24 @@ def test_key_depends_on_content_not_on_place(journal: Path, tmp_path: Path) -> N
     assert item_key(seeded, code) != item_key(mine, code)
     changed = msgspec.structs.replace(code, numpy="0")
     assert item_key(mine, changed) != item_key(mine, code)
+
+
+def test_archived_period_is_an_error_of_the_sweep(journal: Path, tmp_path: Path) -> None:
+    path = Path(copy(journal, tmp_path / "copy.db"))
+    archive = ("--before", "2026-01-01T00:06:00Z", "--to", str(tmp_path / "archive"))
+    ran = RUNNER.invoke(app, ["journal", "archive", "--journal", str(path), *archive])
+    assert ran.exit_code == 0, ran.output
+    history = planning.open(path)
+    with pytest.raises(PlanningError, match=r"records 1 to \d+ of .* are archived; let the period"):
+        planning.sweep(history)
+    with pytest.raises(PlanningError) as error:
+        planning.sweep(history.between("2026-01-01T00:05:00Z"))
+    begin = str(error.value).partition("begin at ")[2].partition(" ")[0]
+    with ThreadPoolExecutor(1) as thread:
+        (row,) = planning.sweep(history.between(begin)).run(thread).rows
+    assert row.error == ""
+    assert row.figures is not None
+    assert row.figures.figures.placed > 0
 
 
 async def test_another_journal_in_its_place_is_an_error(journal: Path, tmp_path: Path) -> None:
@@ -186,7 +206,7 @@ def test_best_run() -> None:
         table.best("wait", {"wait": "< 1"})
     with pytest.raises(PlanningError, match='no column "waits"; there are'):
         table.best("waits")
-    with pytest.raises(PlanningError, match='"about 3" is no condition'):
+    with pytest.raises(PlanningError, match='"about 3" is not a condition'):
         table.best("wait", {"wait": "about 3"})
 
 
@@ -202,6 +222,19 @@ def test_pareto_front(points: list[tuple[int, int | None]]) -> None:
     for x, y in known:
         if y < math.inf:
             assert any(known[index][0] <= x and known[index][1] <= y for index in front)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.2, 93_000.0, 5_000_000.0])
+def test_marks_of_waits_fit_beside_the_chart(journal: Path, wait_s: float) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        (row,) = planning.sweep(planning.open(journal)).run(thread).rows
+    assert row.figures is not None
+    replace = msgspec.structs.replace
+    waits = replace(row.figures.waits, seconds=tuple(wait_s for _ in row.figures.waits.seconds))
+    page = sweep_page(RunTable([row._replace(figures=replace(row.figures, waits=waits))], "w"), "t")
+    labels = re.findall(r'<text class="up"[^>]*>([^<]+)<', page)
+    assert "0" in labels
+    assert max(map(len, labels)) <= len("1000 ms")
 
 
 def test_table_as_parquet(journal: Path, processes: Executor, tmp_path: Path) -> None:
@@ -349,7 +382,7 @@ def test_bad_input_of_the_command(tmp_path: Path) -> None:
     ran = RUNNER.invoke(app, ["sweep", str(file), "--jobs", "1"])
     assert (ran.exit_code, "none.db" in ran.output) == (2, True)
     ran = RUNNER.invoke(app, ["sweep", str(file), "--subject-to", "evictions"])
-    assert (ran.exit_code, "is no condition; write" in ran.output) == (2, True)
+    assert (ran.exit_code, "is not a condition; write" in ran.output) == (2, True)
 
 
 def test_axes_of_nodes_load_and_prices(journal: Path, tmp_path: Path) -> None:

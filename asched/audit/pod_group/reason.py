@@ -162,14 +162,15 @@ def _resources(
     if not resource:
         named = next(iter(best.insufficient), PODS)
         each = demand.get(named, 0) // max(1, now.missing)
-        size = f" with {amount_text(named, each)} {named} each" if named != PODS else ""
+        pods, of_each = ("pod", "") if now.missing == 1 else ("pods", " each")
+        size = f" with {amount_text(named, each)} {named}{of_each}" if named != PODS else ""
         has = f"the best {now.level} ({best.name})" if now.level else "the cluster"
         room = f"has room for {best.fits}" if best.fits else "has room for none"
         spread = ""
         if named in best.free and named != PODS:
             free = f"{amount_text(named, best.free[named])} {named}"
             spread = f": {free} are free, but spread over several nodes"
-        return f"needs room for {now.missing}{more} pods{size}{where}; {has} {room}{spread}"
+        return f"needs room for {now.missing}{more} {pods}{size}{where}; {has} {room}{spread}"
     needed = f"needs {amount_text(resource, demand[resource])}{more} {resource}{where}"
     largest = max(lacks, key=lambda lack: lack.free.get(resource, 0))
     free = amount_text(resource, largest.free.get(resource, 0))
