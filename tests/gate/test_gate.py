@@ -76,7 +76,7 @@ def test_other_configuration_fails(journal: Path, tmp_path: Path) -> None:
         (["--candidate", "."], "no virtual environment"),
         (["--candidate", "bad.yaml"], "bad.yaml:3: "),
         (["--candidate", "ok.yaml", "--require", "waits <= 3"], "waits"),
-        (["--candidate", "ok.yaml", "--require", "placed"], "is no condition"),
+        (["--candidate", "ok.yaml", "--require", "placed"], "is not a condition"),
         (["--candidate", "ok.yaml", "--candidate", "bad.yaml"], "one configuration file"),
         (["--candidate", "ok.yaml", "--thresholds", "ok.yaml"], "ok.yaml:"),
     ],

@@ -45,7 +45,7 @@ def test_limits(
 
 @pytest.mark.parametrize("text", ["about 3", "<= base", "<= 1.1 baseline", "<= baseline -", ""])
 def test_text_that_is_no_condition(text: str) -> None:
-    with pytest.raises(PlanningError, match="is no condition; write"):
+    with pytest.raises(PlanningError, match="is not a condition; write"):
         Condition.parse("x", text)
 
 
@@ -55,7 +55,7 @@ def test_requirements_replace_thresholds_of_the_column() -> None:
     assert texts["placed"] == ">= 3"
     assert texts["attempts"] == "< 2 * baseline"
     assert len(found) == len(DEFAULTS) + 1
-    with pytest.raises(PlanningError, match='"placed" is no condition'):
+    with pytest.raises(PlanningError, match='"placed" is not a condition'):
         with_requirements(DEFAULTS, ["placed"])
 
 

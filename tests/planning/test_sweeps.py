@@ -186,7 +186,7 @@ def test_best_run() -> None:
         table.best("wait", {"wait": "< 1"})
     with pytest.raises(PlanningError, match='no column "waits"; there are'):
         table.best("waits")
-    with pytest.raises(PlanningError, match='"about 3" is no condition'):
+    with pytest.raises(PlanningError, match='"about 3" is not a condition'):
         table.best("wait", {"wait": "about 3"})
 
 
@@ -349,7 +349,7 @@ def test_bad_input_of_the_command(tmp_path: Path) -> None:
     ran = RUNNER.invoke(app, ["sweep", str(file), "--jobs", "1"])
     assert (ran.exit_code, "none.db" in ran.output) == (2, True)
     ran = RUNNER.invoke(app, ["sweep", str(file), "--subject-to", "evictions"])
-    assert (ran.exit_code, "is no condition; write" in ran.output) == (2, True)
+    assert (ran.exit_code, "is not a condition; write" in ran.output) == (2, True)
 
 
 def test_axes_of_nodes_load_and_prices(journal: Path, tmp_path: Path) -> None:
