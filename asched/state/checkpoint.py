@@ -34,6 +34,7 @@ from asched.state.cluster_events import QueuedClusterEvent
 from asched.state.fold import Fold
 from asched.state.node_table import NodeTable
 from asched.state.node_table_forms import NodeTableSnapshot, PodsOnRows
+from asched.state.objects import ObjectStore
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.pod_fold import PodFold
 from asched.state.preemption import EvictionsSnapshot, NominatedSnapshot
@@ -208,8 +209,13 @@ class KnownObjects:
         """Raises :class:`CheckpointError`."""
         with _damage():
             state = _parts(StateSnapshot, _parts(CheckpointContent, _content(blob))["state"])
-            forms = msgspec.msgpack.decode(state["objects"], type=list[msgspec.Raw])
+            self._form = bytes(state["objects"])
+            forms = msgspec.msgpack.decode(self._form, type=list[msgspec.Raw])
             self._by_form = {bytes(form): _decode_object(form) for form in forms}
+            store = ObjectStore()
+            store.restore(self._by_form.values())
+            self._store: ObjectStore | None = store
+            self._nodes = store.of_kind(Node)
             self._table: NodeTable | None = self._table_of(
                 _parts(NodeTableSnapshot, state["nodes"])
             )
@@ -226,18 +232,25 @@ class KnownObjects:
         table.restore_rows(snapshot, [nodes[name] if name else None for name in names])
         return table
 
-    def decode(self, objects: msgspec.Raw) -> tuple[AnyObject, ...]:
-        """The objects of another checkpoint."""
+    def restore_into(self, store: ObjectStore, objects: msgspec.Raw) -> None:
+        """Fill an empty store with the objects of another checkpoint."""
+        own, self._store = self._store, None
+        if own is not None and bytes(objects) == self._form:
+            # No object is read: a process that was forked would copy the memory of all of them.
+            store.take(own)
+            return
         known = self._by_form
         forms = msgspec.msgpack.decode(objects, type=list[msgspec.Raw])
-        return tuple(known.get(bytes(form)) or _decode_object(form) for form in forms)
+        store.restore(known.get(bytes(form)) or _decode_object(form) for form in forms)
 
     def take_table(
         self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]
     ) -> NodeTable | None:
         """The table, if another checkpoint has the same rows. Only one state can have it."""
         table = self._table
-        if table is None or not table.has_rows(snapshot, nodes):
+        if table is None or not table.has_rows(snapshot):
+            return None
+        if nodes is not self._nodes and not table.has_objects(nodes):
             return None
         self._table = None
         return table
@@ -306,9 +319,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjec
     fold.apply(snapshot.profiles)
     if known is None:
         objects = msgspec.msgpack.decode(snapshot.objects, type=tuple[AnyObject, ...])
+        state.object_store.restore(objects)
     else:
-        objects = known.decode(snapshot.objects)
-    state.object_store.restore(objects)
+        known.restore_into(state.object_store, snapshot.objects)
     state.object_store.api_versions.update(snapshot.api_versions)
     nodes = state.objects(Node)
     table = None if known is None else known.take_table(snapshot.nodes, nodes)

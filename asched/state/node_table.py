@@ -376,31 +376,39 @@ class NodeTable(NodeTableView):
             columns.resource(columns.allocatable, name)
         for name in snapshot.unoffered:
             columns.unoffered.declare(name)
-        self._add_rows(objects)
+        self._add_rows(snapshot.names, objects)
 
     def take_rows(self, other: NodeTable) -> None:
         """Fill an empty table with the contents of another one, which must not be used again."""
         vars(self).update(vars(other))
 
-    def has_rows(self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]) -> bool:
-        """Whether :meth:`restore_rows` leaves a table as this one, which nothing else changed."""
+    def has_rows(self, snapshot: NodeTableSnapshot) -> bool:
+        """Whether :meth:`restore_rows` leaves a table as this one, which nothing else changed, with
+        the same objects."""
         offered, unoffered = self.columns.allocatable, self.columns.unoffered
         named = (tuple(offered), tuple(unoffered)) == (snapshot.allocatable, snapshot.unoffered)
-        names = tuple(self.names) == snapshot.names
-        kept = (node for node in self._objects if node is not None)
-        return named and names and all(nodes.get(node.key) is node for node in kept)
+        return named and tuple(self.names) == snapshot.names
 
-    def _add_rows(self, objects: list[Node | None]) -> None:
-        """As :meth:`set_node` for each node of an empty table; None for a free row."""
+    def has_objects(self, nodes: Mapping[str, Node]) -> bool:
+        """Whether the rows have these objects."""
+        kept = (node for node in self._objects if node is not None)
+        return all(nodes.get(node.key) is node for node in kept)
+
+    def _add_rows(self, names: Sequence[str], objects: list[Node | None]) -> None:
+        """As :meth:`set_node` for each node of an empty table; None for a free row.
+
+        ``names`` are those of the rows. A reader of these strings writes to no memory page of the
+        objects.
+        """
         columns = self.columns
         placed = [(row, node) for row, node in enumerate(objects) if node is not None]
         rows = [row for row, _ in placed]
         self.size = len(objects)
         columns.append_rows(self.size)
-        self.names = ["" if node is None else node.metadata.name for node in objects]
+        self.names = [*names]
         self._objects, self._pods = objects, [{} for _ in objects]
         self._utilization_ids = UtilizationIds(self.size)
-        self._rows = {node.metadata.name: row for row, node in placed}
+        self._rows = {name: row for row, name in enumerate(names) if name}
         self._free = [row for row, node in enumerate(objects) if node is None]
         if len(self._rows) != len(placed):
             raise ValueError("a node has several rows")

@@ -125,6 +125,16 @@ class ObjectStore:
             # Whoever follows the log starts over.
             self._log(kind).forget()
 
+    def take(self, other: ObjectStore) -> None:
+        """Fill an empty store with the objects of another one, which must not be used again."""
+        for kind, items in other.by_kind.items():
+            if issubclass(kind, CustomObject):
+                self.restore(cast("Iterable[AnyObject]", items.values()))
+                continue
+            self.by_kind[kind] = items
+            self._versions[kind] += len(items)
+            self._log(kind).forget()
+
     def _typed(self, kind: type[CustomResource]) -> Mapping[str, CustomResource]:
         view = self._custom.get(kind)
         if view is None:

@@ -138,24 +138,30 @@ class IndexFollower:
                 self.live.fold.state.nodes.trim_pod_log()
             self._progress(stored.seq)
         if self.live.seq - before >= _LONG_RECORDS:
-            await self._fold_again()
+            await self._restore_all()
         self._caught_up = True
         return True
 
-    async def _fold_again(self) -> None:
-        """Replace the state after a long catch-up. One that is restored has the parts of most pods
-        in stored form only."""
-        live, states = self.live, self._states
-        if live is None or states is None or live.seq - states.last_seq > EVERY_RECORDS:
-            return
+    async def _restore_all(self) -> None:
+        """Replace state and index after a long catch-up by restored ones, which are compact: most
+        parts stay in stored form until a question needs them."""
         self.save()
-        fold = await fold_before(with_states(self.store, states.path), self.load, live.seq + 1)
-        self.live = RestoredFold(fold, live.seq)
-        self.indexes.resume(live.seq, fold)
-        del live
+        file = self._file
+        if file is None or not self._stored:
+            return
+        self.settled.clear()
+        # Both are freed first, so that the new ones use their memory.
+        self.live, self.indexes = None, Indexes()
         # A state refers to itself. The collector would find it only after millions of allocations.
         gc.collect()
         return_free_memory()
+        try:
+            self.indexes, _ = file.load()
+        except DAMAGE:
+            # The damage is found again, and the index is built anew.
+            self.indexed_seq, self._marks = 0, _Marks(furthest_seq=self._marks.furthest_seq)
+        self.live = await self._begin()
+        self.settled.set()
 
     async def _open_states(self, file: IndexFile) -> None:
         """The checkpoints of the index. Those of other records are deleted before a worker can use

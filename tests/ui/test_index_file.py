@@ -12,15 +12,12 @@ import aiohttp
 import pytest
 import structlog
 
-from asched.audit.lookup import fold_before
-from asched.framework.runtime.profile import PluginLoader
 from asched.journal.opening import open_journal
-from asched.journal.store import JournalStore
-from asched.state.fold import Fold
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.follower import FollowerSettings
-from asched.ui.index_file import open_index
+from asched.ui.index_file import IndexFile, open_index
 from asched.ui.index_tables import VERSION
+from asched.ui.indexes import Indexes
 from asched.ui.journal_view import JournalView, open_view
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
 from tests.ui.serving import NO_TOKEN, Client
@@ -76,20 +73,42 @@ async def test_answers_with_a_kept_index_are_those_without(journal: Path, tmp_pa
     assert _file(tmp_path / "kept").stat().st_mode & 0o077 == 0
 
 
-async def test_state_is_restored_after_a_long_catch_up(
+async def test_state_and_index_are_restored_after_a_long_catch_up(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh, restored = await _answers(journal, None), list[int]()
+    fresh, loaded = await _answers(journal, None), list[IndexFile]()
 
-    async def counted(journal: JournalStore, load: PluginLoader, seq: int) -> Fold:
-        restored.append(seq)
-        return await fold_before(journal, load, seq)
+    def counted(file: IndexFile) -> tuple[Indexes, int]:
+        loaded.append(file)
+        return load(file)
 
-    monkeypatch.setattr("asched.ui.follower.fold_before", counted)
-    monkeypatch.setattr("asched.ui.follower.EVERY_RECORDS", 4)
+    load = IndexFile.load
+    monkeypatch.setattr(IndexFile, "load", counted)
     monkeypatch.setattr("asched.ui.follower._LONG_RECORDS", 1)
     assert await _answers(journal, tmp_path / "kept") == fresh
-    assert len(restored) == 1
+    assert len(loaded) == 1
+
+
+async def test_index_that_was_damaged_during_a_long_catch_up_is_built_again(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh, cleared, load = await _answers(journal, None), list[IndexFile](), IndexFile.load
+
+    def damaged(file: IndexFile) -> tuple[Indexes, int]:
+        if len(cleared) < 2:  # the empty one at the start, and the damaged one
+            raise ValueError("rows are missing")
+        return load(file)
+
+    def clear(file: IndexFile) -> None:
+        cleared.append(file)
+        empty(file)
+
+    empty = IndexFile.clear
+    monkeypatch.setattr(IndexFile, "load", damaged)
+    monkeypatch.setattr(IndexFile, "clear", clear)
+    monkeypatch.setattr("asched.ui.follower._LONG_RECORDS", 1)
+    assert await _answers(journal, tmp_path / "kept") == fresh
+    assert len(cleared) == 2
 
 
 async def test_kept_index_is_not_built_again(
