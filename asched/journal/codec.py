@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from asched.journal.errors import VERIFY_ADVICE, RecordError
+from asched.journal.errors import VERIFY_ADVICE, NewerRecordError, RecordError
 from asched.state.consolidation_records import ConsolidationDecided, ConsolidationEnded
 from asched.state.group_records import PodGroupAttempted
 from asched.state.records import AnyRecord, ClockStepped, ObjectDeleted, ObjectObserved
@@ -134,9 +134,12 @@ class Codec:
         Raises :class:`RecordError`, naming ``seq`` and ``kind``, for an unknown kind, a newer
         version, or a payload that does not fit the kind.
         """
+        # SQLite stores a value of any type in any column.
+        if (type(kind), type(version), type(subject), type(payload)) != _COLUMN_TYPES:
+            raise RecordError(f"record {seq} has a column of a wrong type; {VERIFY_ADVICE}")
         current = self.versions.get(kind)
         if current is None:
-            raise RecordError(f"record {seq} is of unknown kind {kind!r}: upgrade asched")
+            raise NewerRecordError(f"record {seq} is of unknown kind {kind!r}: upgrade asched")
         if len(payload) > RECORD_LIMIT_CHARACTERS:
             raise RecordError(
                 f"record {seq} ({kind}) has {len(payload)} characters, which exceeds the limit"
@@ -154,7 +157,7 @@ class Codec:
     def _upcast(self, seq: int, kind: str, version: int, payload: str) -> str:
         current = self.versions[kind]
         if not 1 <= version < current:
-            raise RecordError(
+            raise NewerRecordError(
                 f"record {seq} ({kind}) has version {version}, this asched reads 1 to {current}:"
                 " upgrade asched"
             )
@@ -174,6 +177,9 @@ class Codec:
                     f" v{number + 1}: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
                 ) from None
         return self._encode(raw).decode()
+
+
+_COLUMN_TYPES: Final = (str, int, str, str)
 
 
 def _without_redundancy(kind: str, subject: str, payload: str) -> str:

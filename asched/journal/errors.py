@@ -77,6 +77,10 @@ class RecordError(JournalError):
     """A stored record cannot be decoded: unknown kind, newer version, or corrupt payload."""
 
 
+class NewerRecordError(RecordError):
+    """A stored record has a kind or version of a later release."""
+
+
 def fenced_message(epoch: int, newest: int) -> str:
     """Message of :class:`FencedError`; ``epoch`` 0 means a store that never claimed."""
     if epoch == 0:

@@ -34,6 +34,10 @@ class StartingError(Exception):
     """The journal is not open yet. Its text is one line for the user."""
 
 
+class FollowError(Exception):
+    """Following the journal failed because of a bug, which is logged."""
+
+
 class BeforeBeginningError(AuditError):
     """A time before the first record that is not archived."""
 
@@ -74,8 +78,10 @@ _KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
     ((journal.JournalIOError, journal.JournalOpenError), 503, _RETRY),
     ((journal.JournalAbsentError,), 503, _CREATE),
     ((journal.JournalSchemaError,), 503, "use the version of asched that writes the journal"),
+    ((journal.NewerRecordError,), 503, "use the version of asched that writes the journal"),
     ((journal.JournalCorruptError, journal.RecordError), 500, _VERIFY),
     ((journal.JournalError,), 500, _VERIFY),
+    ((FollowError,), 500, "the log of asched ui has the details"),
     ((ProfileError,), 500, "install the plugin where asched ui runs"),
     ((TimeoutError,), 504, "choose a shorter period or an earlier time; see asched checkpoint"),
 )

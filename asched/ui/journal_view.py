@@ -32,7 +32,7 @@ from asched.journal.errors import (
 )
 from asched.journal.opening import journal_file, open_journal, redacted
 from asched.proof.keys import NO_KEYS, JournalKeys
-from asched.ui.errors import BusyError, StartingError
+from asched.ui.errors import BusyError, FollowError, StartingError
 from asched.ui.follower import FollowerSettings
 from asched.ui.fork_host import WorkerSettings
 from asched.ui.journal_progress import JournalProgress, one_line
@@ -51,7 +51,7 @@ WORKERS_AFTER_S: Final = 1.0
 """Worker processes are started this long after the journal was opened: pages come first."""
 ANSWER_TIMEOUT_S: Final = 60.0
 MAX_QUERIES: Final = 32
-_PERMANENT: Final = (ArchivedError, JournalCorruptError, RecordError, ProfileError)
+_PERMANENT: Final = (ArchivedError, JournalCorruptError, RecordError, ProfileError, FollowError)
 """What following the journal cannot get past."""
 
 
@@ -189,13 +189,13 @@ class JournalView:
                     verify_at_s = time.monotonic() + VERIFY_EVERY_S
                     await reader.verifier.verify()
                     self._publish(reader.progress)
-            except (JournalReplaced, JournalBusyError):
+            except (JournalReplaced, JournalBusyError, _StoppedError):
                 raise  # a file that was opened as immutable is opened again
-            except (JournalError, ProfileError) as error:
-                reader.problem = error
+            except Exception as error:  # noqa: BLE001  pages show it, and answer about the past
+                problem = reader.problem = _shown(error)
                 reader.settled.set()
-                self._report(error, reader.progress)
-                if isinstance(error, _PERMANENT):
+                self._report(problem, reader.progress)
+                if isinstance(problem, _PERMANENT):
                     await reader.discard_partial_record()
                     await self._stopping.wait()
                 pause_s = RETRY_S
@@ -256,6 +256,14 @@ async def check_journal(url: str, keys: JournalKeys = NO_KEYS) -> None:
 
 class _StoppedError(Exception):
     """The view stops."""
+
+
+def _shown(error: Exception) -> Exception:
+    """The error for pages; a bug is logged."""
+    if isinstance(error, JournalError | ProfileError):
+        return error
+    log.error("following failed", exc_info=error)
+    return FollowError("internal error while following the journal")
 
 
 async def _call(function: Callable[[], None]) -> None:

@@ -99,6 +99,16 @@ def test_decode_error_names_record(kind: str, version: int, payload: str, messag
         CODEC.decode(7, kind, version, "pod/ns/p", payload)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("kind", b"Bound"), ("version", "1"), ("subject", None), ("payload", b'{"uid":"u"}')],
+)
+def test_column_of_another_type(column: str, value: object) -> None:
+    row: dict[str, Any] = {"kind": "Bound", "version": 1, "subject": "pod/ns/p", "payload": "{}"}
+    with pytest.raises(RecordError, match="record 7 has a column of a wrong type"):
+        CODEC.decode(7, **row | {column: value})
+
+
 def _rename_host(raw: dict[str, Any]) -> dict[str, Any]:
     return {("machine" if name == "host" else name): value for name, value in raw.items()}
 

@@ -20,7 +20,10 @@ from asched.journal.checkpoints import checkpoint_before
 from asched.journal.errors import VERIFY_ADVICE
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
+from asched.state.cluster import ClusterState
+from asched.state.records import AnyRecord
 from asched.ui import api
+from asched.ui.indexes import Indexes
 from tests.audit.recording import BEGIN_NS, REGISTRY, woken_pod
 from tests.journal.conftest import NewDatabase
 from tests.journal.test_verification import tamper
@@ -167,6 +170,7 @@ async def problem(client: Client) -> str:
     ("change", "message"),
     [
         ("payload = '{\"'", "cannot be decoded"),
+        ("payload = CAST(payload AS BLOB)", "has a column of a wrong type"),
         ("payload = replace(payload, 'large', 'other')", "contradicts the records before it"),
     ],
 )
@@ -179,6 +183,9 @@ async def test_corrupt_record(journal: str, change: str, message: str) -> None:
         past = await client.get("/cluster", seq=4)
         report = await client.typed("journal", "/journal")
         found = await client.get("/search", q="web")
+        async with client.session.get("/journal") as response:
+            page = await response.text()
+    assert "The journal is not verified" in page
     assert (status, error) == (500, shown)
     assert error.startswith("record ")
     assert message in error
@@ -198,6 +205,10 @@ ADVICE = {
     "UPDATE journal_record SET payload = '{\"' WHERE kind = 'Assigned'": (
         "cannot be decoded",
         "Run: asched journal verify --journal URL.",
+    ),
+    "UPDATE journal_record SET version = 99 WHERE kind = 'Assigned'": (
+        "has version 99",
+        "Use the version of asched that writes the journal.",
     ),
     "UPDATE journal_schema SET version_num = '9999'": (
         "9999",
@@ -368,6 +379,25 @@ async def test_bug_shows_no_traceback(journal: str, monkeypatch: pytest.MonkeyPa
         status, error, advice = await client.fails(POD)
     assert (status, error) == (500, "internal error")
     assert advice == "the log of asched ui has the details"
+
+
+async def test_bug_while_following(journal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Indexes.after
+
+    def broken(indexes: Indexes, seq: int, record: AnyRecord, state: ClusterState) -> None:
+        if seq == 11:
+            raise KeyError("secret detail")
+        followed(indexes, seq, record, state)
+
+    monkeypatch.setattr(Indexes, "after", broken)
+    async with ui_on(journal) as client:
+        shown = await problem(client)
+        status, error, advice = await client.fails("/cluster")
+        past = await client.get("/cluster", seq=4)
+    assert (status, error) == (500, shown)
+    assert error == "internal error while following the journal"
+    assert advice == "the log of asched ui has the details"
+    assert past["seq"] == 4
 
 
 @pytest.fixture
