@@ -217,8 +217,8 @@ def test_empty_state_is_restored() -> None:
 @pytest.mark.parametrize(
     ("blob", "message"),
     [
-        (b"", "no checkpoint"),
-        (b"\x00" * 100, "no checkpoint"),
+        (b"", "not a checkpoint"),
+        (b"\x00" * 100, "not a checkpoint"),
         (b"asched-checkpoint 999\nxyz", "it has format 999, this asched reads"),
         (b"asched-checkpoint %d\nxyz" % FORMAT, "damaged"),
         (checkpoint_of(ClusterState())[:-9], "damaged"),
