@@ -19,6 +19,7 @@ _DESCRIPTION = (
 )
 _TYPES: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
 _ANY: Object = {"type": "object", "description": _DESCRIPTION}
+_SAME_FIELDS = {"initContainers": "containers"}
 
 
 def kind_schema(resource: ServedResource) -> Object:
@@ -51,6 +52,3 @@ def _object(fields: Object, place: str | None) -> Object:
     for name in field_names(place):
         properties.setdefault(name, _ANY)
     return {**_ANY, "properties": properties} if properties else _ANY
-
-
-_SAME_FIELDS = {"initContainers": "containers"}

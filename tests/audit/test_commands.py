@@ -155,7 +155,7 @@ def test_explain_at_time(journal: Path) -> None:
     code, _, err = run(journal, "explain", "web", "--at", "2025-12-31T23:59:59Z")
     assert (code, err) == (
         2,
-        "asched: pod default/web has no attempts until then and did not exist\n",
+        "asched: pod default/web has no attempts up to that time and did not exist\n",
     )
     code, _, err = run(journal, "explain", "web", "--at", "tomorrow")
     assert (code, "is not a time; write " in err) == (2, True)

@@ -62,5 +62,5 @@ def test_file_gives_the_recorded_configuration(name: str) -> None:
 
 
 def test_nothing_is_recorded() -> None:
-    with pytest.raises(AuditError, match="no configuration until then"):
+    with pytest.raises(AuditError, match="no configuration up to that time"):
         recorded_configuration(ClusterState())

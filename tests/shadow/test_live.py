@@ -192,11 +192,11 @@ async def test_journal_of_other_kind_is_rejected(tmp_path: Path) -> None:
             pass  # it was synced, so its journal has begun
         async with open_journal(str(w.journal)) as scheduling:
             await require_kind(scheduling, shadow=False)
-            with pytest.raises(JournalKindError, match="that of a scheduler"):
+            with pytest.raises(JournalKindError, match="a scheduler wrote the journal"):
                 await require_kind(scheduling, shadow=True)
         async with open_journal(str(tmp_path / "shadow.db")) as shadows:
             await require_kind(shadows, shadow=True)
-            with pytest.raises(JournalKindError, match="that of a shadow"):
+            with pytest.raises(JournalKindError, match="a shadow wrote the journal"):
                 await require_kind(shadows, shadow=False)
 
 
