@@ -11,6 +11,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.journal.postgres_server import PostgresServer, running_server
 from tests.run_size import PROFILE, examples
 
 # The same examples every time: a change is to blame for a failure, not the day, nor a machine that
@@ -46,6 +47,13 @@ def shared_dir() -> Path:
     if named:
         pytest.fail(f"{SHARED_ENV} names no folder: {path}")
     pytest.skip(f"recorded data is not here: {path} (set {SHARED_ENV} to its folder)")
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A PostgreSQL server, started once for all tests of a process: a start takes seconds."""
+    with running_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,5 @@
 """Shares the databases of the journal tests."""
 
-from tests.journal.conftest import database_url, postgres
+from tests.journal.conftest import database_url
 
-__all__ = ["database_url", "postgres"]
+__all__ = ["database_url"]

@@ -30,7 +30,7 @@ from tests.daemon.test_run_command import until_logged
 from tests.daemon.world import KUBE, OWN, World, world
 from tests.docs.command_lines import parsed
 from tests.helm.chart import CHART, NAMESPACE, ROOT
-from tests.journal.postgres_server import running_server
+from tests.journal.postgres_server import PostgresServer
 from tests.journal.samples import turn
 from tests.systemd.unit import directives, one
 
@@ -246,32 +246,29 @@ def _message(w: World) -> str:
     return "".join(c.get("message", "") for c in status.get("conditions") or ())
 
 
-async def test_postgresql_backup_and_restore(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_postgresql_backup_and_restore(tmp_path: Path, postgres: PostgresServer) -> None:
     (tmp_path / "backups").mkdir()
-    with running_server(tmp_path_factory.mktemp("postgres")) as server:
-        url = await server.new_database("asched")
-        async with open_journal(url) as store:
-            await store.claim("writer", claimed_at_ns=0)
-            await store.append(turn(0), written_at_ns=0)
-            head = await store.head()
-        tools = _postgres_tools()
-        where = f"{server.url.username}@/"
-        for line in (line for line in in_blocks() if program(line) in POSTGRES):
-            name, *words = shlex.split(line.replace("/var/backups/", f"{tmp_path}/backups/"))
-            words = [
-                re.sub(r"postgresql://\S+/(\w+)$",
-                       rf"postgresql://{where}\1?host={server.url.query['host']}", word)
-                for word in words
-            ]  # fmt: skip
-            await anyio.run_process([str(tools / name), *words])
-        (verify,) = (line for line in in_blocks() if "postgresql+asyncpg" in line)
-        database = verify.rpartition("/")[2]
-        restored = server.url.set(database=database).render_as_string(hide_password=False)
-        async with open_journal(restored, read_only=True) as store:
-            assert (await verify_journal(store)).head.seq == head.seq
-            assert await store.head() == head
+    url = await postgres.new_database("asched")
+    async with open_journal(url) as store:
+        await store.claim("writer", claimed_at_ns=0)
+        await store.append(turn(0), written_at_ns=0)
+        head = await store.head()
+    tools = _postgres_tools()
+    where = f"{postgres.url.username}@/"
+    for line in (line for line in in_blocks() if program(line) in POSTGRES):
+        name, *words = shlex.split(line.replace("/var/backups/", f"{tmp_path}/backups/"))
+        words = [
+            re.sub(r"postgresql://\S+/(\w+)$",
+                   rf"postgresql://{where}\1?host={postgres.url.query['host']}", word)
+            for word in words
+        ]  # fmt: skip
+        await anyio.run_process([str(tools / name), *words])
+    (verify,) = (line for line in in_blocks() if "postgresql+asyncpg" in line)
+    database = verify.rpartition("/")[2]
+    restored = postgres.url.set(database=database).render_as_string(hide_password=False)
+    async with open_journal(restored, read_only=True) as store:
+        assert (await verify_journal(store)).head.seq == head.seq
+        assert await store.head() == head
 
 
 def _postgres_tools() -> Path:

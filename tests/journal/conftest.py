@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,19 +10,12 @@ import pytest
 from asched.journal.memory import MemoryJournal, MemoryStore
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
-from tests.journal.postgres_server import PostgresServer, running_server
+from tests.journal.postgres_server import PostgresServer
 
 OpenStore = Callable[[], Awaitable[JournalStore]]
 NewDatabase = Callable[[], Awaitable[str]]
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A PostgreSQL server, started once for all tests of a process."""
-    with running_server(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,22 +1,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.journal.postgres_server import PostgresServer, running_server
+from tests.journal.postgres_server import PostgresServer
 from tests.replicas.pair import Journals
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def replicas_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A PostgreSQL server, started once for all tests of a process."""
-    with running_server(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
 
 
 @pytest.fixture(params=["own", "shared"])
@@ -24,6 +16,6 @@ async def journals(request: pytest.FixtureRequest, tmp_path: Path) -> Journals:
     """Where two replicas keep their journals: each its own in SQLite, or both one in PostgreSQL."""
     if request.param == "own":
         return Journals(str(tmp_path / "a.db"), str(tmp_path / "b.db"))
-    server: PostgresServer = request.getfixturevalue("replicas_postgres")
+    server: PostgresServer = request.getfixturevalue("postgres")
     url = await server.new_database(f"replicas_{next(_numbers)}")
     return Journals(url, url)

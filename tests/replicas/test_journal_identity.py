@@ -80,7 +80,7 @@ async def test_next_leader_with_another_journal_warns_and_leads(tmp_path: Path) 
                 own = await journal_id(store)
                 await w.until(lambda: lease_annotations(w)[JOURNAL_ANNOTATION] == own)
         assert lease_annotations(w)["other"] == "kept"
-    (warning,) = [line for line in logs if "last leader had another journal" in line["event"]]
+    (warning,) = [line for line in logs if "last leader used another journal" in line["event"]]
     assert (warning["last_journal"], warning["journal"]) == (ANOTHER, own)
 
 

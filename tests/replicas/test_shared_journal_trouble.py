@@ -99,9 +99,9 @@ async def end_all_connections(url: str) -> None:
 
 
 async def test_takeover_survives_broken_idle_connection(
-    tmp_path: Path, replicas_postgres: PostgresServer
+    tmp_path: Path, postgres: PostgresServer
 ) -> None:
-    url = await replicas_postgres.new_database("idle_writer")
+    url = await postgres.new_database("idle_writer")
     async with (
         world(tmp_path, nodes=1) as w,
         open_journal(url) as store,
@@ -163,13 +163,11 @@ async def test_broken_chain_ends_a_standby_that_follows(tmp_path: Path) -> None:
     assert ended.lines == ["asched: batch 1 was altered"]
 
 
-def test_broken_chain_ends_the_start_of_a_standby(
-    tmp_path: Path, replicas_postgres: PostgresServer
-) -> None:
+def test_broken_chain_ends_the_start_of_a_standby(tmp_path: Path, postgres: PostgresServer) -> None:
     """With the exit code after which systemd does not restart it: a restart would not help."""
 
     async def write() -> str:
-        url = await replicas_postgres.new_database("broken_chain")
+        url = await postgres.new_database("broken_chain")
         async with open_journal(url) as journal:
             await journal.claim("leader", claimed_at_ns=1)
             for number in range(2):

@@ -13,12 +13,12 @@ import pytest
 from filelock import FileLock
 
 from tests.demo.running import demo
-from tests.journal.conftest import new_postgres_database, postgres
+from tests.journal.conftest import new_postgres_database
 from tests.ui.group_scenario import record
 
 ROOT = Path(__file__).parents[2]
 
-__all__ = ["new_postgres_database", "postgres"]
+__all__ = ["new_postgres_database"]
 
 
 @pytest.fixture(scope="session", autouse=True)
