@@ -26,6 +26,7 @@ from asched.state.group_records import GroupOutcome
 from asched.state.records import EvictionSucceeded, ObjectDeleted
 from tests.audit.group_recording import GroupRecording, group, members, rack_node, racks, used
 from tests.audit.recording import REGISTRY
+from tests.docs.shown_messages import is_shown
 
 
 def at(seconds: float) -> datetime:
@@ -128,6 +129,8 @@ async def test_group_of_a_tree_is_examined_alone() -> None:
     shortage = "CompositePodGroup default/root is unschedulable: 1 of its 2 required child groups"
     (first, second) = (await history(await recording.journal())).attempts
     assert first.message == problem
+    shown = problem.replace("default/a:", "default/prefill:").replace("root", "inference")
+    assert is_shown("how-to/gang.md", shown)
     assert second.message.startswith(shortage)
     recording.turn(20)
     recording.see(*members("b", 1))

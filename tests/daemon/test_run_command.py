@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import aiohttp
 import anyio
 import pytest
 import structlog
@@ -23,6 +24,7 @@ from asched.journal import open_journal
 from tests.daemon.processes import NO_HEALTH, Command, Commands, commands, running
 from tests.daemon.world import KUBE, OWN, TIMEOUT_S, World, world
 
+WITH_HEALTH = f"{OWN}health: {{address: '127.0.0.1:0'}}\nlog: {{format: json}}\n"
 STOP_LIMIT_S = 60.0
 """Limit of a stop. Draining bindings and sending Events take at most 23 s, longer on a busy
 machine."""
@@ -150,6 +152,19 @@ def arguments(w: World, config: str = NO_HEALTH) -> list[str]:
     return ["run", *map(str, options), "--config", str(w.folder / "config.yaml")]
 
 
+async def readiness(command: Command) -> str:
+    (address,) = (line["health"] for line in logged(command) if "health" in line)
+    async with aiohttp.ClientSession() as session:
+        response = await session.get(f"http://{address}/readyz?verbose")
+        return await response.text()
+
+
+def shown_readiness() -> str:
+    """What docs/reference/metrics.md shows as the answer of /readyz."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
+    return page.partition("/readyz?verbose'\n")[2].partition("```")[0]
+
+
 async def stopped(runner: Commands, command: Command) -> int:
     """Stop the command with SIGTERM; returns its exit status."""
     began_s = time.monotonic()
@@ -172,9 +187,10 @@ async def until_logged(command: Command, text: str) -> None:
 
 async def test_sigterm_drains_and_exits_with_0(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w, commands(tmp_path) as runner:
-        async with running(runner, *arguments(w)) as command:
+        async with running(runner, *arguments(w, WITH_HEALTH)) as command:
             w.add_pods(50, "p")
             await w.until(lambda: len(w.placements.order) >= 10)
+            assert await readiness(command) == shown_readiness()
             assert await stopped(runner, command) == 0
         # On a slow machine some Events are dropped at the stop.
         lines = [line for line in logged(command) if "events not sent" not in str(line["event"])]

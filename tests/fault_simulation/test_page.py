@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fault_simulation.campaign import parsed
+from tests.fault_simulation.campaign import described, parsed
 from tests.fault_simulation.mixes import CLASSES
+from tests.fault_simulation.simulation import Outcome
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "simulation-testing.md").read_text()
@@ -18,6 +19,12 @@ PAGE = (ROOT / "docs" / "explanation" / "simulation-testing.md").read_text()
 def test_page_lists_every_class() -> None:
     classes = PAGE.partition("## Fault classes")[2].partition("## Invariants")[0]
     assert re.findall(r"^\| (\w+) \|", classes, re.MULTILINE)[1:] == [*CLASSES]
+
+
+def test_page_shows_a_report() -> None:
+    breach = "node n1 is overcommitted by app4-0: 2250m of 2000m CPU"
+    report = described(Outcome(143, "api", breach, 430, 0.0, 53.989, 0, 0, 0, 1, 0, ""))
+    assert "".join(f"    {line}\n" for line in report.splitlines()) in PAGE
 
 
 def test_commands_of_page_parse() -> None:

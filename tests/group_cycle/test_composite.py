@@ -36,6 +36,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from asched.state.session_records import PodGroupStatusDecided
+from tests.docs.shown_messages import is_shown
 from tests.group_cycle.groups import (
     PLUGINS,
     RACK,
@@ -239,6 +240,7 @@ def test_members_that_fit_name_the_shortage(s: GroupScheduling) -> None:
     found = messages(s.next())
     why = "CompositePodGroup default/root is unschedulable: 1 of its 2 required child groups fit"
     assert found["a0"] == found["a1"] == why
+    assert is_shown("how-to/gang.md", why.replace("default/root", "default/inference"))
     assert found["b1"].startswith("0/1 nodes are available: 1 Insufficient cpu")
     assert not at(s)
     cores(s, 3, 1)

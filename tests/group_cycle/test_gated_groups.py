@@ -21,12 +21,14 @@ from asched.framework.interface import EnqueueExtensions, Plugin, PreEnqueuePlug
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.groups import PodGroup, PodGroupCondition
-from asched.model.pod import Pod, SchedulingGate
+from asched.model.pod import Pod, PodResourceClaim, SchedulingGate
 from asched.model.quantity import NS_PER_S
+from asched.plugins.dynamic_resources.plugin import DynamicResources
 from asched.plugins.gang_scheduling import TOO_FEW
 from asched.state import records as r
 from asched.state.session_records import PodGroupStatusDecided, PodGroupStatusWriteFailed
 from tests.cycle.scheduling import Scheduling
+from tests.docs.shown_messages import is_shown
 from tests.group_cycle.groups import PLUGINS, GroupScheduling, a_group
 from tests.plugins.gangs import GANGS, bind, check_replay, gang_pods, member
 from tests.state.objects import a_node, bound
@@ -92,6 +94,16 @@ def test_condition_names_what_the_pods_wait_for(plugins: tuple[type[Plugin], ...
     s.see(a_node("a1"), a_node("a0"))
     assert written(s) == [("True", "Scheduled", "")]
     check_replay(s, *plugins, checkpoint_at=1)
+
+
+def test_pods_without_claims_are_named() -> None:
+    s = GroupScheduling(plugins=(*PLUGINS, DynamicResources))
+    claim = PodResourceClaim(name="gpu", resource_claim_template_name="gpu")
+    pod = member("a", "worker-7")
+    s.see(a_group("a", 1), _replace(pod, spec=_replace(pod.spec, resource_claims=(claim,))))
+    s.pass_time(DELAY_S)
+    ((_, _, message),) = written(s)
+    assert is_shown("how-to/gang.md", message), message
 
 
 def test_gates_of_different_plugins_are_named() -> None:

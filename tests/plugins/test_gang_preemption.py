@@ -23,6 +23,7 @@ from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.state import attempt_budget
 from asched.state import records as r
 from tests.cycle.scheduling import Scheduling
+from tests.docs.shown_messages import is_shown
 from tests.plugins.gangs import (
     GANGS,
     a_gang,
@@ -185,7 +186,8 @@ def test_dry_run_places_members_of_other_shapes() -> None:
     scheduling.see(a_gang("a", 3), *pods)
     decisions = scheduling.decide()
     assert victims(decisions) == []
-    assert "default/a would stay incomplete: 2 of its 3" in messages(decisions)[0]
+    shown = messages(decisions)[0].replace("default/a", "default/training")
+    assert is_shown("how-to/gang.md", shown), shown
     busy(scheduling, 0, cpu="2", first=2)
     assert evicted_until_complete(scheduling) == 3
     assert len([name for name in placed(scheduling) if "user" not in name]) == 3
