@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def over_capability(queue: Queue) -> str:
-    """The message for a job whose queue may not use more."""
+    """The message for a job of a queue that has reached its capability."""
     return f"queue {queue.name} has reached its capability."
 
 
