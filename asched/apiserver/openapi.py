@@ -13,12 +13,12 @@ from asched.apiserver.resources import ServedResource
 from asched.apiserver.schemas import METADATA, field_names, schema_of
 
 _DESCRIPTION = (
-    "The embedded API server of asched publishes the fields that it reads, without descriptions."
-    " All fields of Kubernetes are described at"
+    "The embedded API server of asched publishes the fields that it knows, without descriptions."
+    " A field that it does not read is shown as Object. All fields of Kubernetes are described at"
     " https://kubernetes.io/docs/reference/kubernetes-api/."
 )
 _TYPES: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
-_ANY: Object = {"type": "object", "description": _DESCRIPTION}
+_ANY: Object = {"type": "object"}
 _SAME_FIELDS = {"initContainers": "containers"}
 
 
@@ -29,19 +29,18 @@ def kind_schema(resource: ServedResource) -> Object:
     named = None if resource.custom else resource.kind
     found = _object(fields, named)
     found["properties"]["metadata"] = _object(METADATA, "metadata")
-    return {**found, "x-kubernetes-group-version-kind": [kind]}
+    return {**found, "description": _DESCRIPTION, "x-kubernetes-group-version-kind": [kind]}
 
 
 def _schema(schema: Any, place: str | None) -> Object:
     """``place``: under which name more fields are known."""
     if isinstance(schema, list):
-        return {"type": "array", "description": _DESCRIPTION, "items": _schema(schema[0], place)}
+        return {"type": "array", "items": _schema(schema[0], place)}
     if isinstance(schema, dict):
         if str in schema:
-            values = _schema(schema[str], None)
-            return {"type": "object", "description": _DESCRIPTION, "additionalProperties": values}
+            return {"type": "object", "additionalProperties": _schema(schema[str], None)}
         return _object(schema, place)
-    return {"type": _TYPES.get(schema, "string"), "description": _DESCRIPTION}
+    return {"type": _TYPES.get(schema, "string")}
 
 
 def _object(fields: Object, place: str | None) -> Object:
