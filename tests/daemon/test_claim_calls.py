@@ -68,11 +68,11 @@ async def test_answer_of_the_first_request_is_returned() -> None:
     api = ScriptedApi(claim(), answered(403, "no"))
     found = await allocate(api)
     assert found.message == "add allocation and reservation to claim d/c: no"
-    assert api.requests == ["GET", "PUT"]
+    assert api.requests == ["PATCH", "PUT"]
 
 
 async def test_unreachable_server_is_an_error() -> None:
-    found = await allocate(ScriptedApi(reads=refused))
+    found = await allocate(ScriptedApi(refused, refused, reads=refused))
     assert found.message == "get claim d/c: connection refused"
 
 
@@ -81,7 +81,7 @@ async def test_lost_response_is_read_back() -> None:
     unreachable = [refused, refused]
     api = ScriptedApi(claim(), *lost, *unreachable, claim("pod-p", device="x"))
     assert (await allocate(api)).is_success
-    assert api.requests == ["GET", "PUT", "PUT", "GET", "GET", "GET"]
+    assert api.requests == ["PATCH", "PUT", "PUT", "PATCH", "PATCH", "GET"]
 
 
 async def test_claim_that_others_allocated_meanwhile_is_an_error() -> None:

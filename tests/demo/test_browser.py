@@ -6,10 +6,14 @@ import json
 import re
 import signal
 import sys
+import threading
 from pathlib import Path
+from queue import Queue
 
 import aiohttp
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from anyio.streams.text import TextReceiveStream
 
@@ -29,9 +33,9 @@ async def journal(tmp_path: Path) -> Path:
 
 
 async def test_browser_is_shown_the_journal(journal: Path) -> None:
-    shown: list[str] = []
-    async with browser_interface(journal, shown.append) as url, aiohttp.ClientSession(url) as http:
-        assert shown == [url]
+    shown: Queue[str] = Queue()
+    async with browser_interface(journal, shown.put) as url, aiohttp.ClientSession(url) as http:
+        assert await anyio.to_thread.run_sync(shown.get) == url
         async with http.get("/") as response:
             assert response.status == 200
     async with aiohttp.ClientSession() as http:
@@ -45,6 +49,15 @@ async def test_machine_without_browser_is_no_failure(journal: Path) -> None:
 
     async with browser_interface(journal, show) as url:
         assert url.startswith("http://127.0.0.1:")
+
+
+async def test_browser_that_does_not_return_delays_nothing(journal: Path) -> None:
+    closed = threading.Event()
+    try:
+        async with browser_interface(journal, lambda url: closed.wait()) as url:
+            assert url.startswith("http://127.0.0.1:")
+    finally:
+        closed.set()
 
 
 async def test_interface_that_does_not_start_is_no_failure(tmp_path: Path) -> None:
@@ -77,7 +90,9 @@ async def test_demo_opens_the_browser(tmp_path: Path) -> None:
             found = re.search(r"The journal in the browser: (http://127\.0\.0\.1:\d+)", text)
             assert found is not None
             url = found[1]
-            assert await anyio.Path(opened).read_text() == url
+            with anyio.fail_after(20):
+                while not opened.exists() or opened.read_text() != url:
+                    await anyio.lowlevel.checkpoint()
             async with (
                 aiohttp.ClientSession(url) as http,
                 http.get("/api/v1/search", params={"q": "", "limit": "1"}) as response,

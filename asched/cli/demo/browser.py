@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.to_thread
 import structlog
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
@@ -40,7 +40,8 @@ async def browser_interface(
     try:
         url = await _url_of(process)
         if url:
-            await anyio.to_thread.run_sync(_shown, show, url)
+            # Not awaited: a browser may end only when its user closes it.
+            threading.Thread(target=_shown, args=(show, url), daemon=True).start()
         else:
             log.warning("browser interface did not start")
         yield url
