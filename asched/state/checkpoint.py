@@ -29,7 +29,7 @@ from asched.state.captures import Capture
 from asched.state.charged_forms import ChargedForm
 from asched.state.circuits import CircuitSnapshot
 from asched.state.claim_releases import PendingClaimRelease
-from asched.state.cluster import ClusterState, EngineNumbers, PodEntry
+from asched.state.cluster import AttemptGuards, ClusterState, EngineNumbers, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
 from asched.state.fold import Fold
 from asched.state.node_table import NodeTable
@@ -338,14 +338,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjec
     state.claim_releases.restore(snapshot.claim_releases)
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
-    state.guards.circuits.restore(snapshot.circuits)
-    budgets, step_ns = state.guards.budgets, snapshot.engine.step_ns
-    budgets.restore(
-        snapshot.attempt_budgets, snapshot.group_turns, snapshot.victim_searches, step_ns
-    )
-    state.guards.searches.restore(snapshot.claim_searches)
-    state.guards.terms.restore(snapshot.term_forms)
-    state.guards.quarantined.update(snapshot.quarantined)
+    _restore_guards(state.guards, snapshot)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)
     # Reading a pod creates it: those of a template without a group are not looked at.
@@ -364,6 +357,19 @@ def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjec
     pods.reservations.repeat_deleted()
     # Reserve plugins may have added answers.
     state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)
+
+
+def _restore_guards(guards: AttemptGuards, snapshot: StateSnapshot[msgspec.Raw]) -> None:
+    guards.circuits.restore(snapshot.circuits)
+    guards.budgets.restore(
+        snapshot.attempt_budgets,
+        snapshot.group_turns,
+        snapshot.victim_searches,
+        snapshot.engine.step_ns,
+    )
+    guards.searches.restore(snapshot.claim_searches)
+    guards.terms.restore(snapshot.term_forms)
+    guards.quarantined.update(snapshot.quarantined)
 
 
 class _PodNumbers:

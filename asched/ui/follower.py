@@ -158,7 +158,7 @@ class IndexFollower:
         try:
             self.indexes, _ = file.load()
         except DAMAGE:
-            # The damage is found again, and the index is built anew.
+            # The damage is found again, and the index is built again.
             self.indexed_seq, self._marks = 0, _Marks(furthest_seq=self._marks.furthest_seq)
         self.live = await self._begin()
         self.settled.set()

@@ -42,10 +42,10 @@ _STEPS_PER_NODE, _STEPS_PER_POD, _STEPS_PER_BUDGET = 20, 40, 4
 """To select victims by amounts: for each node, for each of its less important pods, and for each
 budget of the pod's namespace."""
 _STEPS_OF_COPY, _STEPS_OF_FILTERS = 250, 2_500
-"""To run the filters once for a node whose pods are copied: those that read the node only, or all.
+"""To run the filters once for a node with copies of pods: those that read the node only, or all.
 They run for each less important pod, if the preemptor fits without all of them."""
 _STEPS_OF_REMOVAL = 25
-"""To find out that preemption is vain, for each pod."""
+"""To find out that preemption does not help, for each pod."""
 _REMOVALS_PER_FILTER = 10
 """Pods that are removed in the time of one run of the filters."""
 TOO_LONG = Status.unschedulable("search for victims stopped: too many pods")
@@ -309,9 +309,9 @@ class CandidateSearch:
         self._store_rejected(rows[selection.rejected], selection.statuses)
         rows, costs = rows[selection.found], selection.costs()
         self._cache.store_candidates(rows, self._stamps(rows), selection.masks(), costs)
-        vain = rows[costs[VICTIMS] == 0]
-        if len(vain):
-            self._store_rejected(vain, [without_victims(nodes.names[r]) for r in vain.tolist()])
+        empty = rows[costs[VICTIMS] == 0]
+        if len(empty):
+            self._store_rejected(empty, [without_victims(nodes.names[r]) for r in empty.tolist()])
 
     def _store_rejected(self, rows: RowArray, statuses: Sequence[Status]) -> None:
         if len(rows):
