@@ -63,7 +63,7 @@ def test_invalid_task_class_is_rejected(count: int, gpus: int, gpu_milli: int) -
 
 
 def test_empty_workload_is_rejected() -> None:
-    with pytest.raises(ValueError, match="no tasks"):
+    with pytest.raises(ValueError, match="expected at least one task"):
         Workload([])
 
 
