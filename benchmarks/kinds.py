@@ -74,9 +74,9 @@ def pod_spec(cpu: str = "100m", **more: Any) -> Json:
     return {"containers": [container], **more}
 
 
-def ready_node(number: int) -> Json:
-    """A ready node with room for forty pods of the usual size."""
-    name, size = f"node-{number}", {"pods": "110", "cpu": "4", "memory": "32Gi"}
+def ready_node(number: int, cpu: str = "4") -> Json:
+    """A ready node; by default with room for forty pods of the usual size."""
+    name, size = f"node-{number}", {"pods": "110", "cpu": cpu, "memory": "32Gi"}
     return {
         "apiVersion": "v1",
         "kind": "Node",

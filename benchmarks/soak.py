@@ -33,7 +33,7 @@ from asched.kube.connection import connect
 from asched.kube.errors import ApiError, NoResponseError
 from benchmarks import processes
 from benchmarks.api import Api, in_parallel
-from benchmarks.kinds import HOSTNAME, Json
+from benchmarks.kinds import HOSTNAME, Json, ready_node
 from benchmarks.processes import MeasuredProcess
 from benchmarks.soak_report import Minute, Sample, by_minute, evaluate
 
@@ -78,7 +78,7 @@ class Churn:
         await self._api.create_namespace(_NAMESPACE)
 
         async def create(number: int) -> None:
-            await self._api.create(_node(number))
+            await self._api.create(ready_node(number, cpu="8"))
 
         await in_parallel(_NODES, create)
 
@@ -122,7 +122,7 @@ class Churn:
     async def _change_nodes(self, ends_s: float) -> None:
         number = 0
         while time.monotonic() < ends_s:
-            node = _node(number % _NODES)
+            node = ready_node(number % _NODES, cpu="8")
             node["metadata"]["labels"]["soak/round"] = str(number // _NODES)
             try:
                 await self._api.update(node, "", ())
@@ -130,21 +130,6 @@ class Churn:
                 self.failures += 1
             number += 1
             await anyio.sleep(_NODE_CHANGE_S)
-
-
-def _node(number: int) -> Json:
-    name = f"node-{number}"
-    size = {"pods": "110", "cpu": "8", "memory": "32Gi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {HOSTNAME: name}},
-        "status": {
-            "capacity": size,
-            "allocatable": size,
-            "conditions": [{"status": "True", "type": "Ready"}],
-        },
-    }
 
 
 def _pod(number: int) -> Json:
