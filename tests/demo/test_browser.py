@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from queue import Queue
 
 import aiohttp
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from asched.cli.demo.browser import browser_interface
@@ -65,9 +68,20 @@ async def test_interface_that_does_not_start_is_no_failure(tmp_path: Path) -> No
         assert url == ""
 
 
+@asynccontextmanager
+async def _killed(process: Process) -> AsyncIterator[None]:
+    """Without this, a failure would wait for the end of the process."""
+    try:
+        yield
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+
 async def test_demo_opens_the_browser(tmp_path: Path) -> None:
-    """The browser of this test writes its argument to a file."""
+    """The browser of this test writes its argument to a pipe."""
     opened = tmp_path / "opened"
+    os.mkfifo(opened)
     browser = tmp_path / "browser"
     await anyio.Path(browser).write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}\n')
     await anyio.Path(browser).chmod(0o755)
@@ -81,7 +95,8 @@ async def test_demo_opens_the_browser(tmp_path: Path) -> None:
     }  # fmt: skip
     text = ""
     with anyio.fail_after(100):
-        async with await anyio.open_process(command, env=environment, cwd=tmp_path) as process:
+        process = await anyio.open_process(command, env=environment, cwd=tmp_path)
+        async with process, _killed(process):
             assert process.stdout is not None
             async for chunk in TextReceiveStream(process.stdout):
                 text += chunk
@@ -90,9 +105,8 @@ async def test_demo_opens_the_browser(tmp_path: Path) -> None:
             found = re.search(r"The journal in the browser: (http://127\.0\.0\.1:\d+)", text)
             assert found is not None
             url = found[1]
-            with anyio.fail_after(20):
-                while not opened.exists() or opened.read_text() != url:
-                    await anyio.lowlevel.checkpoint()
+            shown = await anyio.to_thread.run_sync(opened.read_text, abandon_on_cancel=True)
+            assert shown == url
             async with (
                 aiohttp.ClientSession(url) as http,
                 http.get("/api/v1/search", params={"q": "", "limit": "1"}) as response,

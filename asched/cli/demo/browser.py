@@ -18,7 +18,7 @@ from anyio.streams.text import TextReceiveStream
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-START_TIMEOUT_S: Final = 20.0
+START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 5.0
 
 
