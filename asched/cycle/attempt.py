@@ -78,7 +78,7 @@ class Attempt:
         self._profile = profile
         self._pod = pod
         self._table = cluster.nodes
-        self._shared: ShapeFilters = cache.filters(profile, pod)
+        self._cache = cache
         self._own = cache.plugins(profile, pod)
 
     # -- filtering ----------------------------------------------------------------------------
@@ -95,14 +95,17 @@ class Attempt:
         """
         limited = limit_nodes and self._profile.spec.percentage_of_nodes_to_score
         every_node = not nominated and not limited and self._within is None
-        found = FeasibleNodes(self._shared, self._own.inapplicable, self._within)
-        shared_only = self._own.none_applies and self._shared.pre_filter.passes
-        simple = every_node and not self._cluster.nominator and not found.has_errors
-        if simple and (shared_only or self._only_scores(found)):
-            found.count = self._shared.count
+        simple = every_node and not self._cluster.nominator
+        if simple and (common := self._common_nodes()) is not None:
+            return common
+        shared = self._cache.filters(self._profile, self._pod)
+        found = FeasibleNodes(shared, self._own.inapplicable, self._within)
+        shared_only = self._own.none_applies and shared.pre_filter.passes
+        if simple and shared_only and not found.has_errors:
+            found.count = shared.count
             return found
         if not shared_only:
-            found = FeasibleNodes(self._shared, frozenset(), self._within)
+            found = FeasibleNodes(shared, frozenset(), self._within)
             self._pre_filter(found)
             if found.rejected is not None:
                 return found
@@ -117,24 +120,35 @@ class Attempt:
         self._select(found, nominated, limit_nodes)
         return found
 
-    def _only_scores(self, found: FeasibleNodes) -> bool:
-        """Whether the only plugin that is not shared does not filter."""
-        plugin, shared = self._own.only_scorer, self._shared
-        if plugin is None or not shared.count or not shared.pre_filter.passes:
-            return False
-        if OBSERVATION.calls is not None:
-            return False  # the calls are measured
-        found.class_scores = call(plugin, "PreFilter", plugin.only_scores, self._pod)
-        if found.class_scores is None:
-            return False
-        found.scorer = plugin.name
-        return True
+    def _common_nodes(self) -> FeasibleNodes | None:
+        """The feasible nodes by the common answer of the only plugin that is not shared; None if
+        it has none, no node is feasible, or its calls have to be made for another reason."""
+        plugin, rank = self._own.only, self._own.only_filter_rank
+        if plugin is None or OBSERVATION.calls is not None:
+            return None  # observed calls are measured
+        answer = call(plugin, "PreFilter", plugin.common_answer, self._pod)
+        if answer is None:
+            return None
+        shared: ShapeFilters | None = None
+        if answer.rejections is None:
+            shared = self._cache.filters(self._profile, self._pod)
+        elif rank is not None:
+            shared = self._cache.common_filters(
+                self._profile, self._pod, rank, plugin.name, answer.rejections
+            )
+        if shared is None or not shared.count or not shared.pre_filter.passes:
+            return None
+        found = FeasibleNodes(shared, self._own.inapplicable)
+        if found.has_errors:
+            return None
+        found.common, found.common_by, found.count = answer, plugin.name, shared.count
+        return found
 
     def _pre_filter(self, found: FeasibleNodes) -> None:
         """``RunPreFilterPlugins`` of kube-scheduler: an unresolvable rejection ends it; after an
         Unschedulable the others still prepare what preemption needs."""
         shared, profile, inapplicable = (
-            self._shared.pre_filter,
+            found.shared.pre_filter,
             self._profile,
             self._own.inapplicable,
         )
@@ -210,7 +224,7 @@ class Attempt:
         self, rank: int, plugin: FilterPlugin | FilterAllPlugin, found: FeasibleNodes
     ) -> FilterResult:
         """The result of one filter for the nodes that no earlier filter rejects."""
-        passing = found.considered(self._table) & (self._shared.findings.rank > rank)
+        passing = found.considered(self._table) & (found.shared.findings.rank > rank)
         for own in found.own:
             passing &= own.result.codes == 0
         if passing.all():
@@ -251,7 +265,7 @@ class Attempt:
         own = self._table.row_of(nominator.node_of(self._pod.key))
         priority = self._pod.priority
         shareable = self._shares_nominated(found)
-        shared = self._shared.nominated(priority) if shareable else NominatedFilterCache()
+        shared = found.shared.nominated(priority) if shareable else NominatedFilterCache()
         dry_runner, stamps = partial(self._dry_runner, found), self._cluster.row_stamps
         if own is None:
             found.reject_nominated(shared.rejected(dry_runner, rows, stamps), shared)
@@ -265,7 +279,7 @@ class Attempt:
         """Whether pods of the same shape and priority share results with nominated pods."""
         if self._pod.pod.spec.node_name:
             return False
-        shared = self._shared
+        shared = found.shared
         if not (self._own.none_applies and shared.pre_filter.passes):
             return self._dry_runner(found).reads_only_own_row
         if shared.reads_only_own_row is None:
@@ -292,7 +306,7 @@ class Attempt:
             feasible = self._first_feasible(found, feasible)
         found.feasible = feasible
         if found.shares_feasible:
-            found.count = self._shared.count
+            found.count = found.shared.count
         elif found.nominated is not None:
             found.count = found.nominated.count
         else:
@@ -320,15 +334,15 @@ class Attempt:
         ``extender_scores``, by row of the table, is added to the totals. Raises
         :class:`PluginFailure` for a plugin that raises or returns an invalid answer.
         """
-        shared = self._shared.scores(self._pod)
+        shared = found.shared.scores(self._pod)
         all_shared = extender_scores is None and found.shares_feasible
         if self._own.none_applies and extender_scores is None:
             if all_shared:
                 return shared.best(self._pod)
             if shared.is_steady(self._pod):
                 return self._best_of_shared(found, shared)
-        if all_shared and found.class_scores is not None:
-            kept = shared.kept_best(self._pod, found.class_scores)
+        if all_shared and found.common is not None:
+            kept = shared.kept_best(self._pod, found.common)
             if kept is not None:
                 return kept
         nodes = self._prepare_scores(found)
@@ -393,13 +407,13 @@ class Attempt:
 
         Raises :class:`PluginFailure` for a plugin that raises or returns an invalid answer.
         """
-        shared = self._shared.scores(self._pod)
+        shared = found.shared.scores(self._pod)
         return self._score_rows(found, shared, self._prepare_scores(found))
 
     def _prepare_scores(self, found: FeasibleNodes) -> Nodes:
         # Shared PreScores may have run just now: copy what they wrote.
         state = found.state
-        state.add_missing(self._shared.pre_filter.state)
+        state.add_missing(found.shared.pre_filter.state)
         every = found.count == self._table.size
         # Most plugins read the whole table anyway, so the rows are determined on first access.
         nodes = self._table if every else NodeRows(self._table, lambda: found.rows, found.count)

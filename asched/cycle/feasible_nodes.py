@@ -20,7 +20,7 @@ from asched.framework.runtime.diagnosis import (
     histogram,
 )
 from asched.framework.runtime.dry_run import SEARCH_STEPS
-from asched.framework.scoring import ClassScores
+from asched.framework.scoring import CommonAnswer
 from asched.framework.status import Status
 from asched.state.attempt_budget import FREE_STEPS
 from asched.state.cluster import ClusterState
@@ -40,9 +40,10 @@ class PodFilterResult(NamedTuple):
 class FeasibleNodes:
     """The feasible nodes and the reasons of the others. Valid until the state changes."""
 
-    class_scores: ClassScores | None = None
-    """Of the plugin :attr:`scorer`, which is the only one that is not shared."""
-    scorer = ""
+    common: CommonAnswer | None = None
+    """Of the plugin :attr:`common_by`, which is the only one that is not shared. ``shared``
+    includes its rejections."""
+    common_by = ""
 
     def __init__(
         self, shared: ShapeFilters, skipped: frozenset[str], within: BoolColumn | None = None
@@ -83,8 +84,8 @@ class FeasibleNodes:
             state = self._state = self.shared.pre_filter.state.shallow_copy()
             state.inapplicable |= self.skipped
             state.skip_filter |= self.skipped
-            if self.scorer:
-                state.skip_filter.add(self.scorer)
+            if self.common_by:
+                state.skip_filter.add(self.common_by)
         return self._state
 
     @property

@@ -11,8 +11,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from asched.cycle.shape_filters import ShapeFilters
+from asched.cycle.shape_filters import CommonFilter, ShapeFilters
 from asched.framework.interface import Plugin
+from asched.framework.nodes import FilterResult
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.runtime.plugin_calls import applies_to, derives
 from asched.framework.runtime.profile import Profile, WeightedScorer
@@ -42,8 +43,11 @@ class ApplicablePlugins:
         self.pre_score = [p for p in scope.pre_score if p.name not in inapplicable]
         self.score = [w for w in scope.score if w.plugin.name not in inapplicable]
         alone = len(inapplicable) + 1 == len(scope.all()) and len(self.score) == 1
-        self.only_scorer = _scorer_by_class(self.score[0]) if alone else None
-        """The plugin that applies, if it is the only one and scores classes of nodes."""
+        self.only = _scorer_by_class(self.score[0]) if alone else None
+        """The plugin that applies, if it is the only one and may have a common answer."""
+        filters = self.only is not None and self.pre_filter and self.filter
+        self.only_filter_rank = self.filter[0][0] if filters else None
+        """The rank of its filter; None if the profile does not use it."""
 
 
 def _scorer_by_class(scorer: WeightedScorer) -> ScoresByClass | None:
@@ -118,6 +122,13 @@ class ApplicabilityCache:
 
 _MAX_SHAPES = 128
 _MAX_PROFILES = 64
+_PAYS_AFTER = 10
+"""Attempts with one common answer, after which keeping results for it pays: they take about as
+long as computing these results."""
+_MAX_AWAITED = 256
+
+_Key = tuple[Profile, PodShape, FilterResult | None]
+"""With the rejections of a common answer."""
 
 
 class ShapeCache:
@@ -125,7 +136,9 @@ class ShapeCache:
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._filters: OrderedDict[tuple[Profile, PodShape], ShapeFilters] = OrderedDict()
+        self._filters: OrderedDict[_Key, ShapeFilters] = OrderedDict()
+        self._attempts: OrderedDict[_Key, int] = OrderedDict()
+        """The number of attempts with common answers for which no results are kept."""
         self._applicability: dict[Profile, ApplicabilityCache] = {}
         self._versions: dict[Profile, tuple[int, ...]] = {}
 
@@ -143,12 +156,13 @@ class ShapeCache:
             # Most belong to earlier configurations.
             self._versions.clear()
             self._filters.clear()
+            self._attempts.clear()
             self._applicability.clear()
         self._versions[profile] = versions
 
     def plugins(self, profile: Profile, pod: PodInfo) -> ApplicablePlugins:
-        """The cluster-scope plugins that apply to the pod; call :meth:`filters` first. Raises
-        :class:`PluginFailure`."""
+        """The cluster-scope plugins that apply to the pod. Raises :class:`PluginFailure`."""
+        self._drop_invalid(profile)
         known = self._applicability.get(profile)
         if known is None:
             known = self._applicability[profile] = ApplicabilityCache(profile)
@@ -162,12 +176,37 @@ class ShapeCache:
             filters = ShapeFilters(profile, pod, self._table)
             filters.refresh(pod)
             return filters
-        key = (profile, pod.shape)
+        return self._refreshed((profile, pod.shape, None), pod, None)
+
+    def common_filters(
+        self, profile: Profile, pod: PodInfo, rank: int, plugin: str, rejections: FilterResult
+    ) -> ShapeFilters | None:
+        """:meth:`filters` with the rejections of a common answer; None if there are none yet,
+        because too few attempts have had this answer. Raises :class:`PluginFailure`."""
+        if pod.pod.spec.node_name:
+            return None
+        key = (profile, pod.shape, rejections)
+        if key not in self._filters and not self._pays(key):
+            return None
+        return self._refreshed(key, pod, (rank, CommonFilter(plugin, rejections)))
+
+    def _pays(self, key: _Key) -> bool:
+        attempts = self._attempts.pop(key, 0) + 1
+        if attempts > _PAYS_AFTER:
+            return True
+        self._attempts[key] = attempts
+        if len(self._attempts) > _MAX_AWAITED:
+            self._attempts.popitem(last=False)
+        return False
+
+    def _refreshed(
+        self, key: _Key, pod: PodInfo, common: tuple[int, CommonFilter] | None
+    ) -> ShapeFilters:
         # Not in the cache during the refresh: if a plugin fails, everything is recomputed next
         # time.
         known = self._filters.pop(key, None)
         if known is None or known.outdated:
-            known = ShapeFilters(profile, pod, self._table)
+            known = ShapeFilters(key[0], pod, self._table, common)
         known.refresh(pod)
         if known.pre_filter.failed:
             return known

@@ -7,6 +7,7 @@ are computed again only for rows that changed: usually the node of the previous 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from asched.cycle.nominated_filters import NominatedFilterCache
 from asched.cycle.shape_scores import FEW_ROWS, PATCH_SHARE, ShapeScores, UtilizationCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterResult, Scope
-from asched.framework.nodes import BoolColumn, Nodes, RowArray
+from asched.framework.nodes import BoolColumn, FilterResult, Nodes, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.diagnosis import PASSES, CountedStatus, FilterDiagnosis, StatusTable
 from asched.framework.runtime.plugin_calls import (
@@ -87,10 +88,32 @@ class ShapePreFilter:
                 self.failed |= not result.status.is_rejection
 
 
+class CommonFilter(FilterAllPlugin):
+    """The rejections of a cluster-scope plugin for many like pods (:class:`CommonAnswer`)."""
+
+    api_version = 1
+    scope = Scope.NODE_OBJECT
+
+    def __init__(self, name: str, rejections: FilterResult) -> None:
+        self.name = name  # type: ignore[misc]  # statuses name the plugin that rejects
+        self._rejections = rejections
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        return FilterResult(nodes.align(self._rejections.codes), self._rejections.statuses)
+
+
 class ShapeFilters:
     """The shared filter results and scores of one profile for one shape."""
 
-    def __init__(self, profile: Profile, pod: PodInfo, table: NodeTable) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        pod: PodInfo,
+        table: NodeTable,
+        common: tuple[int, CommonFilter] | None = None,
+    ) -> None:
+        """``common``: a filter that is not shared, by its rank, with a result that is valid as long
+        as this object is in use."""
         self._table = table
         self.pre_filter = ShapePreFilter(profile, pod, table)
         self.feasible_version = 0
@@ -105,7 +128,7 @@ class ShapeFilters:
         self.reads_only_own_row: bool | None = None
         """:attr:`FilterDryRunner.reads_only_own_row` of pods for which only shared plugins apply;
         None if it is not known yet."""
-        filters = []
+        filters: list[RankedFilter] = []
         if not self.pre_filter.rejected:
             skipped = self.pre_filter.state.skip_filter
             filters = [
@@ -113,6 +136,8 @@ class ShapeFilters:
                 for rank, plugin in enumerate(profile.filter)
                 if plugin.scope.shared and plugin.name not in skipped
             ]
+            if common is not None:
+                filters = sorted([*filters, common], key=itemgetter(0))
         self._object_filters = [f for f in filters if f[1].scope is Scope.NODE_OBJECT]
         self._row_filters = [f for f in filters if f[1].scope is not Scope.NODE_OBJECT]
         self._filters_by_amounts = all(p.scope is Scope.RESOURCES for _, p in self._row_filters)

@@ -32,7 +32,7 @@ from asched.framework.runtime.plugin_calls import (
     within_range,
 )
 from asched.framework.runtime.profile import Profile, WeightedScorer
-from asched.framework.scoring import ClassScores
+from asched.framework.scoring import CommonAnswer
 from asched.framework.status import Status
 from asched.state.node_table import NodeTable
 
@@ -371,7 +371,7 @@ class ShapeScores:
         :class:`PluginFailure`."""
         return self.top(pod).best
 
-    def kept_best(self, pod: PodInfo, scores: ClassScores) -> BestNodes | None:
+    def kept_best(self, pod: PodInfo, scores: CommonAnswer) -> BestNodes | None:
         """:meth:`best` with the scores of a plugin; None if they have to be computed."""
         if scores.classes is None:
             return self.best(pod)

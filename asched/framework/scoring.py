@@ -13,7 +13,7 @@ import numpy as np
 from asched.framework.caching import ChangeLog
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import NormalizeScore, ScoreAllPlugin
-from asched.framework.nodes import MAX_NODE_SCORE, Int64Column
+from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column
 from asched.framework.pod_info import PodInfo
 
 
@@ -99,11 +99,13 @@ class NodeClasses(Protocol):
         """The current raw scores of these classes, in an array that does not change afterwards."""
 
 
-class ClassScores(NamedTuple):
-    """The answer of a plugin that does not filter for a pod."""
+class CommonAnswer(NamedTuple):
+    """The answer of a cluster-scope plugin about many like pods."""
 
+    rejections: FilterResult | None
+    """By row of the cluster's nodes; None if it rejects no node. Equal results are one object."""
     classes: NodeClasses | None
-    """None if the plugin does not score either: PreScore would return Skip."""
+    """None if the plugin does not score: PreScore would return Skip."""
 
 
 class ScoresByClass(ScoreAllPlugin, NormalizeScore):
@@ -119,7 +121,7 @@ class ScoresByClass(ScoreAllPlugin, NormalizeScore):
         The same object as long as it is updated in place.
         """
 
-    def only_scores(self, pod: PodInfo) -> ClassScores | None:
-        """The scores for a pod for which PreFilter would return Skip; None if the plugin filters,
-        or if its scores depend on the pod alone. Attempts that need only these skip other calls."""
+    def common_answer(self, pod: PodInfo) -> CommonAnswer | None:
+        """What the plugin's calls would return for the pod, if pods without rules of their own do
+        not change it; None otherwise. Attempts that need only this skip other calls."""
         return None

@@ -223,7 +223,7 @@ def _decide_among_terms(seed: int) -> tuple[list[r.AnyRecord], int]:
 @pytest.mark.parametrize("seed", range(8))
 def test_kept_scores_lead_to_the_same_decisions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made, calls = _decide_among_terms(seed)
-    monkeypatch.setattr(InterPodAffinity, "only_scores", lambda *_: None)
+    monkeypatch.setattr(InterPodAffinity, "common_answer", lambda *_: None)
     expected, usual_calls = _decide_among_terms(seed)
     assert made == expected
     assert calls < usual_calls or not usual_calls

@@ -33,7 +33,7 @@ from asched.framework.pod_queries import (
     terms_of,
 )
 from asched.framework.query_index import AwaitedIndex, AwaitedQueries, RejectedPods
-from asched.framework.scoring import ClassScores, NodeClasses, ScoresByClass, of_each_value
+from asched.framework.scoring import CommonAnswer, NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
 from asched.framework.term_table import TermTable
 from asched.framework.topology import DomainCounts, DomainIndex
@@ -81,6 +81,7 @@ _ROW_BYTES = 25
 _STATE_BYTES = 1 << 16
 """An estimate for the objects of one entry: it limits the number of entries in small clusters."""
 _MAX_SCORES = 64
+_MAX_REJECTIONS = 256
 _MAX_HARD_WEIGHT = 100
 _MAX_HINT_TERMS = 8
 
@@ -158,7 +159,7 @@ class _CachedCounts(NamedTuple):
 
 
 _NO_SCORES = Status.skip()
-_NO_CLASSES = ClassScores(None)
+_NO_ANSWER = CommonAnswer(None, None)
 _AFFINITY: StateKey[AffinityState] = StateKey("InterPodAffinity/state")
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
 _PREFERRED: StateKey[PreferredAffinityScores] = StateKey("InterPodAffinity/score")
@@ -202,8 +203,10 @@ class InterPodAffinity(
         self._scores: LruCache[tuple[TermWeight, ...], PreferredAffinityScores] = LruCache(
             _MAX_SCORES
         )
-        self._only_scores: dict[tuple[PodShape, int], ClassScores | None] = {}
-        self._only_scores_versions = (-1, -1, -1)
+        # Pods with other labels that the same terms reject from the same nodes share the result.
+        self._rejections: LruCache[bytes, FilterResult] = LruCache(_MAX_REJECTIONS)
+        self._common: dict[tuple[PodShape, int], CommonAnswer | None] = {}
+        self._common_versions = (-1, -1, -1)
         """Of nodes, terms and namespaces."""
         self._awaited_index = AwaitedIndex(self._awaited)
         # The caches below depend on namespace labels.
@@ -219,14 +222,20 @@ class InterPodAffinity(
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         affinity = self._affinity_state(pod.shape, pod.label_set)
         state.write(_AFFINITY, affinity)
+        required = self._required(affinity, pod)
+        if required is None:
+            return SKIP
+        state.write(_REQUIRED, required)
+        return PROCEED
+
+    def _required(self, affinity: AffinityState, pod: PodInfo) -> RequiredAffinity | None:
+        """The required terms of the pod and of existing pods; None if there are none."""
         terms = affinity.terms
         existing = [term for term in affinity.existing if term.counts.total]
         if not existing and not terms.affinity and not terms.anti_affinity:
-            return SKIP
+            return None
         namespace_labels = self._namespace_labels(pod.namespace)
-        cache = affinity.violations
-        state.write(_REQUIRED, RequiredAffinity(pod, namespace_labels, terms, existing, cache))
-        return PROCEED
+        return RequiredAffinity(pod, namespace_labels, terms, existing, affinity.violations)
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         violations = state.read(_REQUIRED).violations(nodes)
@@ -260,20 +269,20 @@ class InterPodAffinity(
         state.write(_PREFERRED, scores)
         return SUCCESS
 
-    def only_scores(self, pod: PodInfo) -> ClassScores | None:
+    def common_answer(self, pod: PodInfo) -> CommonAnswer | None:
         cluster = self.handle.cluster
         versions = (
             cluster.nodes.version,
             cluster.affinity_terms_version,
             cluster.objects_version(Namespace),
         )
-        known = self._only_scores
-        if versions != self._only_scores_versions or len(known) > _MAX_SHAPES:
-            self._only_scores_versions = versions
+        known = self._common
+        if versions != self._common_versions or len(known) > _MAX_SHAPES:
+            self._common_versions = versions
             known.clear()
         key = (pod.shape, pod.label_set.number)
         if key not in known:
-            known[key] = self._without_filter(self._affinity_state(pod.shape, pod.label_set))
+            known[key] = self._common_answer(pod)
         return known[key]
 
     def _scores_now(self, affinity: AffinityState) -> PreferredAffinityScores | None:
@@ -287,12 +296,20 @@ class InterPodAffinity(
             scores.refresh()
         return scores if affinity.counts_for_score else None
 
-    def _without_filter(self, affinity: AffinityState) -> ClassScores | None:
-        """The answer of :meth:`only_scores`, which other pods without terms do not change."""
-        if affinity.own_terms or any(term.counts.total for term in affinity.existing):
+    def _common_answer(self, pod: PodInfo) -> CommonAnswer | None:
+        """The answer of :meth:`common_answer`, which other pods without terms do not change."""
+        affinity = self._affinity_state(pod.shape, pod.label_set)
+        if affinity.own_terms:
             return None
+        rejections, required = None, self._required(affinity, pod)
+        violations = None if required is None else required.violations(self.handle.cluster.nodes)
+        if violations is not None:
+            result = FilterResult(violations, _STATUSES)
+            rejections = self._rejections.get(violations.tobytes(), lambda: result)
         scores = None if self._needs_own_preferences else self._scores_now(affinity)
-        return _NO_CLASSES if scores is None else ClassScores(scores)
+        if rejections is None and scores is None:
+            return _NO_ANSWER
+        return CommonAnswer(rejections, scores)
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return nodes.align(state.read(_PREFERRED).raw)

@@ -1,0 +1,166 @@
+"""Results that pods share although terms of existing pods reject them from some nodes."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from asched.cycle import shape_cache
+from asched.cycle.decide import Decider
+from asched.cycle.shape_filters import ShapeFilters
+from asched.model.node import Node, Taint
+from asched.model.pod import (
+    Affinity,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    WeightedPodAffinityTerm,
+)
+from asched.model.selectors import LabelSelector, LabelSelectorRequirement
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from asched.state import records as r
+from asched.state.fold import Fold
+from asched.state.observe import observe_deletion, observe_object
+from tests.cycle.default_profile import default_fold
+from tests.state.objects import a_node, a_pod, bound
+
+_HOST = "kubernetes.io/hostname"
+_NODES = 12
+_APPS = tuple(f"app-{number}" for number in range(4))
+
+
+def _observe(fold: Fold, item: object) -> None:
+    record = observe_object(fold.state, item)  # type: ignore[arg-type]
+    if record is not None:
+        fold.apply(record)
+
+
+def _term(apps: tuple[str, ...], key: str) -> PodAffinityTerm:
+    requirement = LabelSelectorRequirement(key="app", operator="In", values=apps)
+    return PodAffinityTerm(
+        label_selector=LabelSelector(match_expressions=(requirement,)), topology_key=key
+    )
+
+
+def _repelling(name: str, node: str, term: PodAffinityTerm, *, preferred: bool = False) -> Pod:
+    """A pod on the node with an anti-affinity term."""
+    pod = a_pod(name, {"cpu": "100m"}, labels={"app": "other"})
+    weighted = (WeightedPodAffinityTerm(weight=10, pod_affinity_term=term),)
+    rule = PodAffinity(required=(term,), preferred=weighted if preferred else ())
+    spec = msgspec.structs.replace(pod.spec, affinity=Affinity(pod_anti_affinity=rule))
+    return bound(msgspec.structs.replace(pod, spec=spec), node)
+
+
+def _node(random: Random, number: int) -> Node:
+    zone = {"zone": f"z{random.randrange(3)}"} if random.random() < 0.9 else {}
+    node = a_node(f"n{number}", labels={_HOST: f"n{number}", **zone})
+    avoided = Taint(key="busy", effect="PreferNoSchedule")
+    taints = (avoided,) if random.random() < 0.3 else ()
+    spec = msgspec.structs.replace(node.spec, taints=taints)
+    return msgspec.structs.replace(node, spec=spec)
+
+
+def _decide_in_random_cluster(seed: int) -> list[r.AnyRecord]:
+    random, fold, made = Random(seed), default_fold(), list[r.AnyRecord]()
+    for number in range(_NODES):
+        _observe(fold, _node(random, number))
+    decider, repelling = Decider(fold.state), list[Pod]()
+    for number in range(120):
+        change = random.random()
+        at = random.randrange(_NODES)
+        if change < 0.08:
+            apps = _APPS if random.random() < 0.7 else (random.choice(_APPS),)
+            term = _term(apps, random.choice((_HOST, _HOST, "zone")))
+            pod = _repelling(f"b{number}", f"n{at}", term, preferred=random.random() < 0.3)
+            repelling.append(pod)
+            _observe(fold, pod)
+        elif change < 0.12 and repelling:
+            gone = observe_deletion(fold.state, repelling.pop(random.randrange(len(repelling))))
+            if gone is not None:
+                fold.apply(gone)
+        elif change < 0.16:
+            _observe(fold, _node(random, at))
+        elif change < 0.18:
+            gone = observe_deletion(fold.state, a_node(f"n{at}"))
+            if gone is not None:
+                fold.apply(gone)
+        _observe(fold, a_pod(f"p{number}", {"cpu": "100m"}, labels={"app": random.choice(_APPS)}))
+        for decision in decider.next():
+            fold.apply(decision)
+            made.append(decision)
+    return made
+
+
+def _count_results(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each of the created results includes a common answer."""
+    created: list[bool] = []
+    original = ShapeFilters.__init__
+
+    def init(self: ShapeFilters, *args: Any) -> None:
+        created.append(len(args) > 3 and args[3] is not None)
+        original(self, *args)
+
+    monkeypatch.setattr(ShapeFilters, "__init__", init)
+    return created
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_decisions_are_those_without_common_answers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shape_cache, "_PAYS_AFTER", 1)
+    with monkeypatch.context() as patch:
+        created = _count_results(patch)
+        made = _decide_in_random_cluster(seed)
+    assert True in created
+    monkeypatch.setattr(InterPodAffinity, "common_answer", lambda *_: None)
+    assert made == _decide_in_random_cluster(seed)
+
+
+def _decide_about_apps(fold: Fold, apps: int, pods: int) -> list[str]:
+    """Place pods of as many applications; their nodes."""
+    decider, nodes = Decider(fold.state), list[str]()
+    for number in range(pods):
+        labels = {"app": f"app-{number % apps}"}
+        _observe(fold, a_pod(f"p{number}", {"cpu": "10m"}, labels=labels))
+        for decision in decider.next():
+            assert isinstance(decision, r.Assigned)
+            nodes.append(decision.node)
+            fold.apply(decision)
+    return nodes
+
+
+def _cluster(apps: int) -> Fold:
+    """One node repels all applications, and for each application there is one that repels it."""
+    fold = default_fold()
+    for number in range(_NODES):
+        _observe(fold, a_node(f"n{number}", labels={_HOST: f"n{number}"}))
+    every = tuple(f"app-{number}" for number in range(apps))
+    _observe(fold, _repelling("all", "n0", _term(every, _HOST)))
+    return fold
+
+
+def test_applications_that_the_same_nodes_reject_share_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fold, created = _cluster(40), _count_results(monkeypatch)
+    for number in range(40):
+        # Selects all: the terms differ, the nodes do not.
+        term = _term((f"app-{number}",), _HOST)
+        _observe(fold, _repelling(f"b{number}", "n1", term))
+    nodes = _decide_about_apps(fold, 40, 200)
+    assert len(nodes) == 200
+    assert not {*nodes} & {"n0", "n1"}
+    assert created.count(True) == 1
+
+
+def test_results_for_few_pods_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing them takes as long as ten attempts without them."""
+    fold, created = _cluster(_NODES), _count_results(monkeypatch)
+    for number in range(_NODES):
+        _observe(fold, _repelling(f"b{number}", f"n{number}", _term((f"app-{number}",), _HOST)))
+    _decide_about_apps(fold, _NODES, 9 * _NODES)
+    assert created.count(True) == 0
