@@ -91,6 +91,8 @@ class DomainCounts:
         """Changes whenever :attr:`has_match` does."""
         self.changes: ChangeLog[RowArray] = ChangeLog()
         """Rows with a changed :attr:`by_row`."""
+        self.has_match: BoolColumn = np.zeros(0, np.bool_)
+        """Rows with a positive sum."""
         self._sum(domains, counts)
 
     def follow(self, domains: Domains, counts: RowCounts) -> None:
@@ -117,10 +119,11 @@ class DomainCounts:
         """By domain, with an additional zero at the end."""
         self._by_row: Int64Column = self.sums[domains.of_row]
         self._stale = False
-        self.has_match: BoolColumn = self._by_row > 0
-        """Rows with a positive sum."""
         self.total = int(self.sums.sum())
-        self.match_version += 1
+        has_match: BoolColumn = self._by_row > 0
+        if not np.array_equal(has_match, self.has_match):
+            self.has_match = has_match
+            self.match_version += 1
         self.changes.forget()
 
     @property

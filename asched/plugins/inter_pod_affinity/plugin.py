@@ -51,6 +51,7 @@ from asched.plugins.inter_pod_affinity.required import (
     IncomingTerm,
     IncomingTermCounts,
     RequiredAffinity,
+    ViolationBits,
     ViolationCache,
 )
 from asched.plugins.shared import PROCEED, SKIP, queue_if
@@ -117,6 +118,7 @@ class AffinityState:
         "existing",
         "existing_version",
         "own_terms",
+        "rejections",
         "scored_version",
         "scores",
         "size_bytes",
@@ -145,6 +147,8 @@ class AffinityState:
         """Changes with the counts that :attr:`sums` hold."""
         self.existing: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
+        self.rejections: tuple[ViolationBits | None, FilterResult | None] = (None, None)
+        """The latest of :attr:`violations`, and a result with equal codes."""
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
 
@@ -304,8 +308,11 @@ class InterPodAffinity(
         rejections, required = None, self._required(affinity, pod)
         violations = None if required is None else required.violations(self.handle.cluster.nodes)
         if violations is not None:
-            result = FilterResult(violations, _STATUSES)
-            rejections = self._rejections.get(violations.tobytes(), lambda: result)
+            found_for, rejections = affinity.rejections
+            if violations is not found_for:
+                result = FilterResult(violations, _STATUSES)
+                rejections = self._rejections.get(violations.tobytes(), lambda: result)
+                affinity.rejections = (violations, rejections)
         scores = None if self._needs_own_preferences else self._scores_now(affinity)
         if rejections is None and scores is None:
             return _NO_ANSWER

@@ -104,10 +104,13 @@ class ViolationCache:
     def get(
         self, version: object, compute: Callable[[], ViolationBits | None]
     ) -> ViolationBits | None:
-        """None if no node fails."""
+        """The same array as long as it is equal; None if no node fails."""
         if version != self._version:
             found = compute()
-            self._bits = None if found is None or not found.any() else found
+            if found is None or not found.any():
+                self._bits = None
+            elif self._bits is None or not np.array_equal(found, self._bits):
+                self._bits = found
             self._version = version
         return self._bits
 
