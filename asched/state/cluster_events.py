@@ -164,18 +164,19 @@ class QueueingHints:
     ) -> Collection[str] | None:
         """The pods, of those that wait for a plugin, for which its hints must be evaluated; None if
         the plugin does not select them."""
-        if all(registered.own_group for _, registered in hints):
+        if hints[0].registered.own_group and all(hint.registered.own_group for hint in hints):
             # As candidates() finds them.
             return () if _group_of_event(event) is None else None
-        found: set[str] = set()
+        found: Collection[str] = ()
         for _, registered in hints:
             if registered.own_group:
-                found.update(self._of_group(registered, rejected.waiting, event))
+                found = {*found, *self._of_group(registered, rejected.waiting, event)}
                 continue
             if registered.select is None:
                 return None
             try:
-                found.update(registered.select(rejected, event.old, event.new))
+                chosen = registered.select(rejected, event.old, event.new)
+                found = {*found, *chosen} if found else chosen
             except BaseException as error:  # noqa: BLE001  plugin code: the hint decides for all
                 FAILURES.note(registered.plugin, "QueueingHint", failure_reason(error))
                 return None

@@ -131,7 +131,8 @@ class UnschedulablePods:
                 rejected = RejectedPods(waiting, self.changes)
                 chosen = hints.selected(rejected, of_plugin, queued_event)
                 if chosen is not None:
-                    selected[plugin] = chosen
+                    # Mostly few of many, and mostly none.
+                    chosen = selected[plugin] = waiting.keys() & chosen
                 if chosen is None or chosen:
                     parts.append((hints.candidates(waiting, of_plugin, queued_event), chosen))
         return _union(parts).values() if parts else (), selected

@@ -420,13 +420,21 @@ class PodTopologySpread(
         self, rejected: RejectedPods, old: Object | None, new: Object | None
     ) -> Collection[str]:
         """The rejected pods for which :meth:`_pod_changed` can return QUEUE."""
-        before, after = (other if isinstance(other, Pod) else None for other in (old, new))
-        found = {other.key for other in (before, after) if other is not None}
-        if all(other is None or other.node_name for other in (before, after)):
-            labels = (None if other is None else label_set_of(other) for other in (before, after))
+        before = old if isinstance(old, Pod) else None
+        after = new if isinstance(new, Pod) else None
+        found: Collection[str] = ()
+        if (before is None or before.node_name) and (after is None or after.node_name):
             # Default constraints depend on the objects that own pods.
             version = self._workloads.version if HARD in self._defaulted else None
-            found.update(self._awaited_index.select(rejected, version, *labels))
+            found = self._awaited_index.select(
+                rejected,
+                version,
+                None if before is None else label_set_of(before),
+                None if after is None else label_set_of(after),
+            )
+        pod = before if after is None else after
+        if pod is not None and pod.key in rejected.waiting:
+            return {*found, pod.key}
         return found
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
