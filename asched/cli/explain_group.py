@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from asched.audit.pod_group.history import PodGroupHistory
 
-_WAYS: Final = {
+_MODES: Final = {
     "groupCycle": "scheduled as a whole",
     "podByPod": "scheduled pod by pod",
     "batchSession": "scheduled by batch sessions",
@@ -26,8 +26,8 @@ _WAYS: Final = {
 
 
 def print_group(found: PodGroupExplanation) -> None:
-    way = f", {_WAYS[found.way]}" if found.way else ""
-    print_text(f"PodGroup {found.namespace}/{found.name}{way}: {found.reason.value}")
+    mode = f", {_MODES[found.mode]}" if found.mode else ""
+    print_text(f"PodGroup {found.namespace}/{found.name}{mode}: {found.reason.value}")
     print_text(f"  {found.sentence}")
     topology = f", one domain of {found.topology_key}" if found.topology_key else ""
     print_text(
