@@ -313,16 +313,17 @@ class PodTimelines:
             return _own_cause(record, followed.queue)
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Node):
             return f"node {record.object.name} was observed"
+        if isinstance(record, r.TurnStarted):
+            return TIMER_CAUSES[followed.queue != "backoff"]
         subject = subject_of(record) or "the engine"
         cause = _CAUSES.get(type(record), "{kind} of {subject}")
         return cause.format(record=record, subject=subject, kind=type(record).__name__)
 
 
-TIMER_EXPIRED: Final = "backoff or timeout expired"
-"""The cause of moves that no other object caused."""
+TIMER_CAUSES: Final = "its backoff expired", "the timeout of unschedulable pods expired"
+"""The causes of moves that no object caused."""
 
 _CAUSES: Final[dict[type[r.AnyRecord], str]] = {
-    r.TurnStarted: TIMER_EXPIRED,
     r.ObjectObserved: "{subject} was observed",
     r.ObjectDeleted: "{subject} was deleted",
     r.PodObserved: "pod {record.key} was observed",
