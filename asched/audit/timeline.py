@@ -301,12 +301,12 @@ class PodTimelines:
         self._followed[key] = _FollowedPod(followed.timeline, queue)
         # The entry of the decision implies that the pod leaves the queue.
         if queue:
-            cause = self._cause(key, record)
+            cause = self._cause(key, record, followed.queue)
             move = entries.QueueMoveEntry(self._seq, self._at, queue, followed.queue, cause)
             self._add(key, followed.timeline.uid, move)
 
-    def _cause(self, key: str, record: r.AnyRecord) -> str:
-        """Why the pod moved."""
+    def _cause(self, key: str, record: r.AnyRecord, before: str) -> str:
+        """Why the pod moved from the queue ``before``."""
         followed = self._followed[key]
         uid = followed.timeline.uid
         if subject_of(record) == f"pod/{key}" and getattr(record, "uid", uid) == uid:
@@ -314,7 +314,7 @@ class PodTimelines:
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Node):
             return f"node {record.object.name} was observed"
         if isinstance(record, r.TurnStarted):
-            return TIMER_CAUSES[followed.queue != "backoff"]
+            return TIMER_CAUSES[before != "backoff"]
         subject = subject_of(record) or "the engine"
         cause = _CAUSES.get(type(record), "{kind} of {subject}")
         return cause.format(record=record, subject=subject, kind=type(record).__name__)
