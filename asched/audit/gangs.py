@@ -52,11 +52,11 @@ class GangSummary(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str
     name: str
     phase: GangPhase
-    place: int
-    """Its place among the gangs that are not complete, from 1; 0 for others. Batch sessions have
-    an order of their own: see the queues."""
-    because: str
-    """Why it is not before the gang before it."""
+    position: int
+    """Among the gangs that are not complete, from 1; 0 for others. Batch sessions have an order of
+    their own: see the queues."""
+    order_reason: str
+    """Why it is after the gang before it; empty for the first."""
     scheduled_by: str
     """``pods`` one by one, or the scheduler name of batch sessions."""
     queue: str
@@ -71,7 +71,7 @@ class GangSummary(msgspec.Struct, frozen=True, rename="camel"):
     states: dict[str, int]
     since: datetime | None
     """When the oldest pod that has no node was observed, or began to wait on Permit."""
-    lasts_s: float | None
+    waited_s: float | None
     created: datetime | None
 
 
@@ -92,7 +92,7 @@ def gang_states(state: ClusterState, seq: int) -> GangsReport:
     found = [gang_summary(state, group, finished) for group in _groups(state)]
     gangs = [gang for gang in found if gang is not None]
     gangs.sort(key=_order)
-    return GangsReport(seq, time_of(state.date_ns), tuple(_placed(gangs)))
+    return GangsReport(seq, time_of(state.date_ns), tuple(_with_positions(gangs)))
 
 
 def _groups(state: ClusterState) -> dict[PodGroupKey, None]:
@@ -132,8 +132,8 @@ def gang_summary(
         namespace=namespace,
         name=name,
         phase=phase,
-        place=0,
-        because="",
+        position=0,
+        order_reason="",
         scheduled_by=next((n for n in served if n in state.sessions), POD_BY_POD),
         queue=queue_name(found),
         priority=max((entry.info.priority for entry in entries), default=0),
@@ -144,7 +144,7 @@ def gang_summary(
         pending=len(entries) - bound - assumed,
         states=dict(states),
         since=time_of(since_ns) if since_ns else None,
-        lasts_s=(state.date_ns - since_ns) / NS_PER_S if since_ns else None,
+        waited_s=(state.date_ns - since_ns) / NS_PER_S if since_ns else None,
         created=None if found is None else found.metadata.creation_timestamp,
     )
 
@@ -181,18 +181,18 @@ def _order(gang: GangSummary) -> tuple[bool, bool, int, float, str]:
     return complete, in_session, -gang.priority, created_s, key
 
 
-def _placed(gangs: Sequence[GangSummary]) -> Iterator[GangSummary]:
+def _with_positions(gangs: Sequence[GangSummary]) -> Iterator[GangSummary]:
     before: GangSummary | None = None
-    for place, gang in enumerate(gangs, 1):
+    for position, gang in enumerate(gangs, 1):
         if gang.phase is GangPhase.COMPLETE or gang.scheduled_by != POD_BY_POD:
             yield gang
             continue
-        because = "" if before is None else _because(before, gang)
-        yield msgspec.structs.replace(gang, place=place, because=because)
+        reason = "" if before is None else _order_reason(before, gang)
+        yield msgspec.structs.replace(gang, position=position, order_reason=reason)
         before = gang
 
 
-def _because(first: GangSummary, second: GangSummary) -> str:
+def _order_reason(first: GangSummary, second: GangSummary) -> str:
     if first.priority != second.priority:
         return f"priority {second.priority} below {first.priority}"
     if first.created != second.created:

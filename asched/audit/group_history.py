@@ -15,7 +15,7 @@ from asched.audit.evictions import EvictionLog, EvictionReport
 from asched.audit.groups import GANG, GroupName
 from asched.audit.history import ALWAYS, Owner, Period, fold_for
 from asched.audit.lookup import AuditError
-from asched.audit.timeline import TIMER_EXPIRED, PodFilter, PodTimelines
+from asched.audit.timeline import TIMER_CAUSES, PodFilter, PodTimelines
 from asched.framework.pod_groups import group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import folding
@@ -158,7 +158,7 @@ def _effects(
     """Moves that a record about something else caused, and evictions of the pod."""
     key, seq, at = _key(pod), entry.seq, entry.at
     match entry:
-        case entries.QueueMoveEntry() if seq not in own and entry.cause != TIMER_EXPIRED:
+        case entries.QueueMoveEntry() if seq not in own and entry.cause not in TIMER_CAUSES:
             cause = causes.get(seq)
             source = "" if cause is None else cause.pod
             event, effect = _Event(seq, at, source), _Event(seq, at, key)

@@ -76,7 +76,7 @@ class GroupExplanation(msgspec.Struct, frozen=True, rename="camel"):
     reasons: tuple[GroupReason, ...]
     members: tuple[GroupMember, ...]
     """Pods without a node first, by name."""
-    gone: int = 0
+    ended: int = 0
     """Earlier pods of the group that were deleted or have finished, as far as they are known."""
     gang: GangSummary | None = None
     job: JobExplanation | None = None
@@ -146,14 +146,15 @@ def _gang_of(state: ClusterState, group: GroupName) -> GangSummary | None:
     return next((gang for gang in found if gang is not None), None)
 
 
-def explained(state: ClusterState, seq: int, group: GroupName, gone: int = 0) -> GroupExplanation:
-    """The group after record ``seq``, without its session. ``gone`` pods of it are deleted.
+def explained(state: ClusterState, seq: int, group: GroupName, ended: int = 0) -> GroupExplanation:
+    """The group after record ``seq``, without its session. ``ended`` of its pods were deleted or
+    have finished.
 
     Raises :class:`AuditError` if there is no such group.
     """
     gang = _gang_of(state, group)
     keys = keys_of(state, group)
-    if not keys and gang is None and not gone:
+    if not keys and gang is None and not ended:
         raise AuditError(_unknown(state, seq, group))
     entries = [state.pods[key] for key in keys]
     members = sorted(
@@ -171,11 +172,11 @@ def explained(state: ClusterState, seq: int, group: GroupName, gone: int = 0) ->
         name=group.name,
         seq=seq,
         at=time_of(state.date_ns),
-        sentence=_sentence(gang, states, reasons, gone),
+        sentence=_sentence(gang, states, reasons, ended),
         states=dict(states.most_common()),
         reasons=reasons,
         members=tuple(members),
-        gone=gone,
+        ended=ended,
         gang=gang,
     )
 
@@ -232,11 +233,11 @@ def _before_attempt(state: ClusterState, entry: PodEntry) -> str:
 
 
 def _sentence(
-    gang: GangSummary | None, states: Counter[str], reasons: tuple[GroupReason, ...], gone: int
+    gang: GangSummary | None, states: Counter[str], reasons: tuple[GroupReason, ...], ended: int
 ) -> str:
     total, bound = states.total(), states[PlacementState.BOUND.value]
     if not total:
-        return f"All {gone} pods were deleted or have finished." if gone else "It has no pods."
+        return f"All {ended} pods were deleted or have finished." if ended else "It has no pods."
     pending = sum(reason.pods for reason in reasons)
     head = f"{bound} of {total} pods are bound"
     if bound == total:
@@ -293,10 +294,10 @@ async def with_session(
 
 
 def read_group(
-    state: ClusterState, seq: int, group: GroupName, gone: int = 0
+    state: ClusterState, seq: int, group: GroupName, ended: int = 0
 ) -> tuple[GroupExplanation, PodName | None]:
     """The explanation, and a pod for :func:`with_session`. Raises :class:`AuditError`."""
-    return explained(state, seq, group, gone), _session_pod(state, group)
+    return explained(state, seq, group, ended), _session_pod(state, group)
 
 
 async def explain_group(

@@ -41,8 +41,8 @@ class QueueAmounts(msgspec.Struct, frozen=True, rename="camel"):
     """Cpu in millicores, memory in bytes, others in thousandths."""
 
     deserved: float
-    used: float
-    asked: float
+    allocated: float
+    requested: float
 
 
 class QueuePoint(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,7 +60,7 @@ class QueuePoint(msgspec.Struct, frozen=True, rename="camel"):
 class SessionPart(msgspec.Struct, frozen=True, rename="camel"):
     """Pods of one gang or owner that a session placed or evicted, one after the other."""
 
-    what: str
+    operation: str
     """``bind``, ``preempt`` or ``reclaim``."""
     group: str
     """``namespace/name`` of the gang; empty for a pod without one."""
@@ -73,7 +73,7 @@ class SessionPart(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SessionDecisions(msgspec.Struct, frozen=True, rename="camel"):
-    """A session that decided something, and its decisions in order: who went first."""
+    """A session that decided something, and its decisions in order."""
 
     scheduler_name: str
     number: int
@@ -114,7 +114,7 @@ class _Session(msgspec.Struct, array_like=True):
 
 
 def _sort(part: SessionPart) -> tuple[str, str, str]:
-    return part.what, part.group, part.beneficiary
+    return part.operation, part.group, part.beneficiary
 
 
 class QueueLogForm(msgspec.Struct, array_like=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from asched.audit.lookup import state_at
 from asched.audit.timeline import time_of
-from asched.batch.inspect import JobPlace, QueueUsage, SessionInspection, inspect_opening
+from asched.batch.inspect import OrderedJob, QueueUsage, SessionInspection, inspect_opening
 from asched.batch.registry import SessionRegistry
 from asched.batch.tiers import CREATION
 from asched.framework.runtime.profile import PluginLoader
@@ -26,7 +26,7 @@ ACTIVE_PODS: Final = 20
 class JobInOrder(msgspec.Struct, frozen=True, rename="camel"):
     """A job with pending pods, in the order of its queue."""
 
-    place: int
+    position: int
     """From 1 in its queue."""
     job: str
     queue: str
@@ -39,7 +39,7 @@ class JobInOrder(msgspec.Struct, frozen=True, rename="camel"):
     ready: int
     pending: int
     priority: int
-    because: str
+    order_reason: str
     """Why it is after the job before it; empty for the first."""
 
 
@@ -73,7 +73,7 @@ class SessionQueues(msgspec.Struct, frozen=True, rename="camel"):
 class ActivePod(msgspec.Struct, frozen=True, rename="camel"):
     """A pod in the active queue."""
 
-    place: int
+    position: int
     namespace: str
     name: str
     priority: int
@@ -104,8 +104,8 @@ class QueuesReport(msgspec.Struct, frozen=True, rename="camel"):
                         usage.weight,
                         resource=one.resource,
                         deserved=one.deserved,
-                        used=one.allocated,
-                        asked=one.requested,
+                        allocated=one.allocated,
+                        requested=one.requested,
                         share=usage.share,
                     )
 
@@ -118,8 +118,8 @@ class QueueRow(msgspec.Struct, frozen=True, rename="camel"):
     weight: int
     resource: str
     deserved: float
-    used: float
-    asked: float
+    allocated: float
+    requested: float
     share: float
 
 
@@ -138,9 +138,9 @@ def queue_states(state: ClusterState, seq: int, registry: SessionRegistry) -> Qu
 
 
 def _active(state: ClusterState) -> Iterator[ActivePod]:
-    for place, queued in enumerate(state.queue.first_active(ACTIVE_PODS), 1):
+    for position, queued in enumerate(state.queue.first_active(ACTIVE_PODS), 1):
         info = queued.info
-        yield ActivePod(place, info.namespace, info.name, info.priority, queued.attempts)
+        yield ActivePod(position, info.namespace, info.name, info.priority, queued.attempts)
 
 
 def opening(
@@ -180,14 +180,14 @@ def _queues_of(
     )
 
 
-def in_order(jobs: Sequence[JobPlace]) -> Iterator[JobInOrder]:
-    """The jobs with their places, and why each one is not before the one before it."""
-    place, before = 0, None
+def in_order(jobs: Sequence[OrderedJob]) -> Iterator[JobInOrder]:
+    """The jobs with their positions, and why each one is after the one before it."""
+    position, before = 0, None
     for job in jobs:
         same = before is not None and before.queue == job.queue
-        place = place + 1 if same else 1
+        position = position + 1 if same else 1
         yield JobInOrder(
-            place=place,
+            position=position,
             job=job.job,
             queue=job.queue,
             group=job.group,
@@ -197,12 +197,14 @@ def in_order(jobs: Sequence[JobPlace]) -> Iterator[JobInOrder]:
             ready=job.ready,
             pending=job.pending,
             priority=job.priority,
-            because=_because(before.order, job.order) if same and before is not None else "",
+            order_reason=(
+                _order_reason(before.order, job.order) if same and before is not None else ""
+            ),
         )
         before = job
 
 
-def _because(
+def _order_reason(
     first: Iterable[tuple[str, float | str]], second: Iterable[tuple[str, float | str]]
 ) -> str:
     """Why a job is after another one: the first part of their order that differs."""

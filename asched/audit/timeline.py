@@ -301,28 +301,29 @@ class PodTimelines:
         self._followed[key] = _FollowedPod(followed.timeline, queue)
         # The entry of the decision implies that the pod leaves the queue.
         if queue:
-            cause = self._cause(key, record)
+            cause = self._cause(key, record, followed.queue)
             move = entries.QueueMoveEntry(self._seq, self._at, queue, followed.queue, cause)
             self._add(key, followed.timeline.uid, move)
 
-    def _cause(self, key: str, record: r.AnyRecord) -> str:
-        """Why the pod moved."""
+    def _cause(self, key: str, record: r.AnyRecord, before: str) -> str:
+        """Why the pod moved from the queue ``before``."""
         followed = self._followed[key]
         uid = followed.timeline.uid
         if subject_of(record) == f"pod/{key}" and getattr(record, "uid", uid) == uid:
             return _own_cause(record, followed.queue)
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Node):
             return f"node {record.object.name} was observed"
+        if isinstance(record, r.TurnStarted):
+            return TIMER_CAUSES[before != "backoff"]
         subject = subject_of(record) or "the engine"
         cause = _CAUSES.get(type(record), "{kind} of {subject}")
         return cause.format(record=record, subject=subject, kind=type(record).__name__)
 
 
-TIMER_EXPIRED: Final = "backoff or timeout expired"
-"""The cause of moves that no other object caused."""
+TIMER_CAUSES: Final = "its backoff expired", "the timeout of unschedulable pods expired"
+"""The causes of moves that no object caused."""
 
 _CAUSES: Final[dict[type[r.AnyRecord], str]] = {
-    r.TurnStarted: TIMER_EXPIRED,
     r.ObjectObserved: "{subject} was observed",
     r.ObjectDeleted: "{subject} was deleted",
     r.PodObserved: "pod {record.key} was observed",

@@ -116,7 +116,7 @@ def inspect_job(
     )
 
 
-class JobPlace(msgspec.Struct, frozen=True, rename="camel"):
+class OrderedJob(msgspec.Struct, frozen=True, rename="camel"):
     """A job with pending pods, where the session has it in the order of its queue."""
 
     job: str
@@ -141,7 +141,7 @@ class SessionInspection(NamedTuple):
 
     queues: tuple[QueueUsage, ...]
     """In the order in which they are served."""
-    jobs: tuple[JobPlace, ...]
+    jobs: tuple[OrderedJob, ...]
     """Those with pending pods, by queue and in the order of the queue."""
     ignored: Mapping[str, str]
     """Jobs that the session ignores or drops, with the reason."""
@@ -169,16 +169,16 @@ def inspect_opening(
     dropped = {job: reason for job, reason in dropped.items() if job not in session.jobs}
     return SessionInspection(
         tuple(usages),
-        tuple(_place(run, job) for job in pending),
+        tuple(_ordered(run, job) for job in pending),
         {**snapshot.ignored_jobs, **dropped},
         {job.id: job.queue for job in snapshot.jobs.values()},
     )
 
 
-def _place(run: SessionRun, job: Job) -> JobPlace:
+def _ordered(run: SessionRun, job: Job) -> OrderedJob:
     first = next(iter(job.tasks.values())).info.pod
     controller = first.metadata.controller
-    return JobPlace(
+    return OrderedJob(
         job=job.id,
         queue=job.queue,
         group=job.group,

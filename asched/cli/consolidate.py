@@ -180,7 +180,7 @@ def show_plan(plan: ConsolidationPlan, output: TableOrData) -> None:
         print_table(("FREES", "POD", "FROM", "TO"), moves)
     if plan.kept:
         kept = [(each.name, f"{each.cost:g}", each.reason) for each in plan.kept]
-        print_table((what.upper(), "COST", "STAYS BECAUSE"), kept)
+        print_table((what.upper(), "COST", "REASON"), kept)
 
 
 class ConsolidationStopped(CommandError):  # noqa: N818  as BadInput

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from asched.cli.output import print_table, print_text
+from asched.cli.output import output_width, print_table, print_text
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from asched.audit.pod_group.history import PodGroupHistory
 
-_WAYS: Final = {
+_MODES: Final = {
     "groupCycle": "scheduled as a whole",
     "podByPod": "scheduled pod by pod",
     "batchSession": "scheduled by batch sessions",
@@ -26,8 +26,8 @@ _WAYS: Final = {
 
 
 def print_group(found: PodGroupExplanation) -> None:
-    way = f", {_WAYS[found.way]}" if found.way else ""
-    print_text(f"PodGroup {found.namespace}/{found.name}{way}: {found.reason.value}")
+    mode = f", {_MODES[found.mode]}" if found.mode else ""
+    print_text(f"PodGroup {found.namespace}/{found.name}{mode}: {found.reason.value}")
     print_text(f"  {found.sentence}")
     topology = f", one domain of {found.topology_key}" if found.topology_key else ""
     print_text(
@@ -85,6 +85,8 @@ def _print_changes(found: PodGroupExplanation) -> None:
 
 _PODS: Final = 50
 """Members that a table shows."""
+_TIME: Final = "%H:%M:%S"
+_DAY_AND_TIME: Final = f"%Y-%m-%d {_TIME}"
 
 
 def print_group_history(found: PodGroupHistory) -> None:
@@ -104,10 +106,15 @@ def print_group_history(found: PodGroupHistory) -> None:
         *("FIRST (UTC)", "LAST", "RECORD", "ATTEMPTS", "OUTCOME"),
         *("PLACED", "DOMAIN", "TRIED", "VICTIMS", "MESSAGE"),
     )
+    form = _TIME if output_width() is not None and _is_of_one_day(found) else _DAY_AND_TIME
     if found.attempts:
-        print_table(heads, attempt_rows(found.attempts))
+        rows = [*attempt_rows(found.attempts, form)]
+        print_table(*(_without_empty_columns(heads, rows) if form == _TIME else (heads, rows)))
     members = [
-        (one.name, one.node, one.attempts, *map(_time, (one.first_at, one.bound_at, one.ended_at)))
+        (
+            *(one.name, one.node, one.attempts),
+            *(_time(at, form) for at in (one.first_at, one.bound_at, one.ended_at)),
+        )
         for one in found.members
     ]
     print_table(("POD", "NODE", "ATTEMPTS", "FIRST (UTC)", "BOUND", "ENDED"), members[:_PODS])
@@ -115,12 +122,14 @@ def print_group_history(found: PodGroupHistory) -> None:
         print_text(f"... of {len(members)}; -o json has all")
 
 
-def attempt_rows(attempts: Iterable[RecordedGroupAttempt]) -> Iterator[tuple[object, ...]]:
+def attempt_rows(
+    attempts: Iterable[RecordedGroupAttempt], form: str = _DAY_AND_TIME
+) -> Iterator[tuple[object, ...]]:
     """One row for successive attempts with the same result."""
     for result, alike in groupby(attempts, _result):
         first, *others = alike
-        last = _time(others[-1].at) if others else ""
-        yield _time(first.at), last, first.seq, len(others) + 1, *result
+        last = _time(others[-1].at, form) if others else ""
+        yield _time(first.at, form), last, first.seq, len(others) + 1, *result
 
 
 def _result(one: RecordedGroupAttempt) -> tuple[object, ...]:
@@ -128,5 +137,25 @@ def _result(one: RecordedGroupAttempt) -> tuple[object, ...]:
     return one.outcome, placed, one.domain, one.domains_tried, victims, one.message
 
 
-def _time(at: datetime | None) -> str:
-    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}"
+def _without_empty_columns(
+    heads: Sequence[str], rows: Sequence[Sequence[object]]
+) -> tuple[list[str], list[list[object]]]:
+    """The table without columns that have no text in any row."""
+    kept = [index for index in range(len(heads)) if any(row[index] != "" for row in rows)]
+    return [heads[index] for index in kept], [[row[index] for index in kept] for row in rows]
+
+
+def _is_of_one_day(found: PodGroupHistory) -> bool:
+    """Whether the lines above the tables name the day of all times in them."""
+    times = [attempt.at for attempt in found.attempts]
+    times += [
+        at
+        for one in found.members
+        for at in (one.first_at, one.bound_at, one.ended_at)
+        if at is not None
+    ]
+    return found.first_at is not None and {at.date() for at in times} <= {found.first_at.date()}
+
+
+def _time(at: datetime | None, form: str = _DAY_AND_TIME) -> str:
+    return "" if at is None else f"{at:{form}}.{at.microsecond // 1000:03d}"

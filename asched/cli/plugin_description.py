@@ -148,10 +148,10 @@ class PartKind(StrEnum):
 
 
 class SessionUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One place at which a configuration names an action or a session plugin."""
+    """An action or a session plugin in a configuration."""
 
     profile: str
-    place: int
+    position: int
     """Position of an action, or tier of a plugin, from 1."""
 
 

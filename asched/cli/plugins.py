@@ -287,7 +287,7 @@ def _part_row(part: SessionPartDescription) -> Iterator[str]:
 
 def _part_uses(part: SessionPartDescription) -> str:
     word = "step" if part.kind.value == "action" else "tier"
-    return "; ".join(f"{use.profile}: {word} {use.place}" for use in part.enabled or ())
+    return "; ".join(f"{use.profile}: {word} {use.position}" for use in part.enabled or ())
 
 
 def _print_part(part: SessionPartDescription) -> None:

@@ -134,11 +134,20 @@ def queues(options: MomentOptions) -> None:
     print_text(f"record {found.seq} at {_time(found.at)} UTC; pods one by one: {lengths}")
     for session in found.sessions:
         print_text(f"{session.scheduler_name}, after session {session.session} {session.problem}")
-    columns = ("SCHEDULER", "QUEUE", "WEIGHT", "RESOURCE", "DESERVED", "USED", "ASKED", "SHARE")
+    columns = (
+        "SCHEDULER",
+        "QUEUE",
+        "WEIGHT",
+        "RESOURCE",
+        "DESERVED",
+        "ALLOCATED",
+        "REQUESTED",
+        "SHARE",
+    )
     rows = [
         (
             *(row.scheduler_name, row.queue, row.weight, row.resource),
-            *(f"{amount:.0f}" for amount in (row.deserved, row.used, row.asked)),
+            *(f"{amount:.0f}" for amount in (row.deserved, row.allocated, row.requested)),
             f"{row.share:.0%}",
         )
         for row in found.rows()
@@ -147,17 +156,17 @@ def queues(options: MomentOptions) -> None:
     jobs = [
         (
             job.queue,
-            job.place,
+            job.position,
             job.group or job.owner or job.job,
             job.min_available,
             job.ready,
             job.pending,
-            job.because,
+            job.order_reason,
         )
         for session in found.sessions
         for job in session.jobs
     ]
-    print_table(("QUEUE", "PLACE", "JOB", "MINIMUM", "READY", "PENDING", "BECAUSE"), jobs)
+    print_table(("QUEUE", "POSITION", "JOB", "MINIMUM", "READY", "PENDING", "ORDER"), jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,18 +195,21 @@ def shares(options: ShareOptions) -> None:
     points = [
         (
             *(_time(point.at), point.queue, f"{point.share:.0%}", name),
-            *(f"{amount:.0f}" for amount in (amounts.deserved, amounts.used, amounts.asked)),
+            *(
+                f"{amount:.0f}"
+                for amount in (amounts.deserved, amounts.allocated, amounts.requested)
+            ),
         )
         for point in found.points
         for name, amounts in point.resources.items()
     ]
-    columns = ("TIME (UTC)", "QUEUE", "SHARE", "RESOURCE", "DESERVED", "USED", "ASKED")
+    columns = ("TIME (UTC)", "QUEUE", "SHARE", "RESOURCE", "DESERVED", "ALLOCATED", "REQUESTED")
     print_table(columns, points)
     parts = [
         (
             _time(session.at),
             session.number,
-            part.what,
+            part.operation,
             part.group or part.first_pod,
             part.pods,
             part.beneficiary,
@@ -220,17 +232,27 @@ def gangs(options: MomentOptions) -> None:
         return
     rows = [
         (
-            gang.place or "",
+            gang.position or "",
             f"{gang.namespace}/{gang.name}",
             gang.phase.value,
             *(gang.minimum, gang.bound, gang.waiting, gang.pending, gang.queue),
-            "" if gang.lasts_s is None else f"{gang.lasts_s:.0f} s",
-            gang.because,
+            "" if gang.waited_s is None else f"{gang.waited_s:.0f} s",
+            gang.order_reason,
         )
         for gang in found.gangs
     ]
-    columns = "PLACE", "GANG", "PHASE", "MINIMUM", "BOUND", "WAITING", "PENDING", "QUEUE", "FOR"
-    print_table((*columns, "BECAUSE"), rows)
+    columns = (
+        "POSITION",
+        "GANG",
+        "PHASE",
+        "MINIMUM",
+        "BOUND",
+        "WAITING",
+        "PENDING",
+        "QUEUE",
+        "WAITED",
+    )
+    print_table((*columns, "ORDER"), rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,8 @@ class PodHeap:
             heapq.heappop(entries)
         return None
 
-    def place_of(self, key: str) -> int:
-        """The place of a pod, from 1; 0 for a pod that is not here."""
+    def position_of(self, key: str) -> int:
+        """The position of a pod, from 1; 0 for a pod that is not here."""
         numbers = self._numbers
         entries = [entry for entry in self._entries if numbers.get(entry[2]) == entry[1]]
         own = next((entry for entry in entries if entry[2] == key), None)

@@ -169,9 +169,9 @@ class SchedulingQueue:
         first = self._active.head() or self._backoff.early.head()
         return None if first is None else first[1]
 
-    def place_in_active(self, key: str) -> int:
-        """The place in the active queue, from 1; 0 for a pod that is not active."""
-        return self._active.place_of(key)
+    def position_in_active(self, key: str) -> int:
+        """The position in the active queue, from 1; 0 for a pod that is not active."""
+        return self._active.position_of(key)
 
     def first_active(self, count: int) -> list[QueuedPod]:
         """The first pods of the active queue, the next one first."""

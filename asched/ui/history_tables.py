@@ -18,7 +18,7 @@ from asched.ui.plugin_history import PluginHistory
 
 _WORDS: Final = (
     b"podUpdated pod was changed node conditions (none) -> PodScheduled=False phase Pending"
-    b" Running Succeeded label rejected by NodeResourcesFit backoff or timeout expired"
+    b" Running Succeeded label rejected by NodeResourcesFit its backoff expired timeout"
     b" event assigned attempt feasibleNodes evaluatedNodes score ties permitWaits devices"
     b" event rejected message unschedulablePlugins pendingPlugins nominatedNode victims"
     b" releasedClaim 0/ nodes are available: Insufficient cpu memory preemption"

@@ -84,7 +84,7 @@ async def journal_report(reader: JournalReader) -> JournalReport:
     )
 
 
-class PluginPlace(msgspec.Struct, frozen=True, rename="camel"):
+class EnabledPoint(msgspec.Struct, frozen=True, rename="camel"):
     """An extension point at which a profile enables a plugin."""
 
     extension_point: str
@@ -104,7 +104,7 @@ class PluginStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Distribution and version where ``asched ui`` runs; empty if it is not installed."""
     differs: bool
     """Whether the installed version is not the recorded one."""
-    enabled: tuple[PluginPlace, ...]
+    enabled: tuple[EnabledPoint, ...]
     external: bool
     """Evaluated in a worker process or by another service."""
     circuit: str
@@ -147,7 +147,7 @@ def plugin_report(
                     version="" if origin is None else origin.version,
                     installed=here,
                     differs=bool(recorded) and recorded != here,
-                    enabled=_places(spec, name),
+                    enabled=_enabled_points(spec, name),
                     external=name in external,
                     circuit=status,
                     circuit_open_until=open_until,
@@ -159,9 +159,9 @@ def plugin_report(
     return PluginReport(seq, time_of(at_ns), tuple(found), missing)
 
 
-def _places(spec: ProfileSpec, name: str) -> tuple[PluginPlace, ...]:
+def _enabled_points(spec: ProfileSpec, name: str) -> tuple[EnabledPoint, ...]:
     return tuple(
-        PluginPlace(point.field, plugin.weight if point is ExtensionPoint.SCORE else None)
+        EnabledPoint(point.field, plugin.weight if point is ExtensionPoint.SCORE else None)
         for point in ExtensionPoint
         for plugin in spec.plugins_at(point)
         if plugin.name == name

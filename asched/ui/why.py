@@ -36,8 +36,8 @@ _FAR_RECORDS: Final = 15_000
 """Restoring a checkpoint takes as long as folding that many records."""
 
 
-class PodPlace(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a pod is at a moment."""
+class SchedulingStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """The state, node and queue of a pod at a moment."""
 
     uid: str
     state: str
@@ -45,7 +45,7 @@ class PodPlace(msgspec.Struct, frozen=True, rename="camel"):
     or ``gated``."""
     node: str = ""
     queue: str = ""
-    place_in_queue: int = 0
+    queue_position: int = 0
     """From 1, in the active queue; 0 elsewhere."""
     queue_length: int = 0
     owner: str = ""
@@ -71,7 +71,7 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
     """The answer holds after this record."""
     at: datetime
     sentence: str
-    place: PodPlace
+    status: SchedulingStatus
     like_pods: LikePods | None = None
     """As of the newest record."""
     decision: RecordedDecision | None = None
@@ -102,19 +102,19 @@ async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> Po
     if live is not None and live.seq == seq:
         standing = _standing(live.fold.state, key)
         until = _last_relevant(reader, live.fold.state, key, seq)
-        explained = await reader.call(_explained_now, pod, until, standing.place is None)
+        explained = await reader.call(_explained_now, pod, until, standing.status is None)
     else:
         standing, explained = await reader.call(_explained_then, pod, key, seq)
     found, job = explained.pod, explained.job
-    place = standing.place or PodPlace(found.uid if found is not None else "", "deleted")
+    status = standing.status or SchedulingStatus(found.uid if found is not None else "", "deleted")
     evicted, evicted_for = reader.logs.evictions.about(key, seq)
     summary = PodSummary(
         namespace=pod.namespace,
         name=pod.name,
         seq=seq,
         at=standing.at,
-        sentence=sentence_of(place, found, job, standing.rejection),
-        place=place,
+        sentence=sentence_of(status, found, job, standing.rejection),
+        status=status,
         like_pods=reader.index.like_pods(key),
         notes=explained.notes,
         job=job,
@@ -136,7 +136,7 @@ _OF_EXPLANATION: Final = (
 class PodStanding(msgspec.Struct, frozen=True):
     """A pod in a state."""
 
-    place: PodPlace | None
+    status: SchedulingStatus | None
     """None for a pod that does not exist."""
     at: datetime
     rejection: str
@@ -159,8 +159,8 @@ def _was_tried(state: ClusterState, entry: PodEntry) -> bool:
 
 def _standing(state: ClusterState, key: str) -> PodStanding:
     entry = state.pods.get(key)
-    place = None if entry is None else _place(state, entry)
-    return PodStanding(place, time_of(state.date_ns), "" if entry is None else entry.rejection)
+    status = None if entry is None else _status(state, entry)
+    return PodStanding(status, time_of(state.date_ns), "" if entry is None else entry.rejection)
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -209,7 +209,7 @@ async def _explained_then(
         standing = await _standing_at(journal, key, seq)
     else:
         standing, found = await _explained_on_both(journal, prepared, seq)
-    return standing, await _completed(journal, pod, seq, found, standing.place is None)
+    return standing, await _completed(journal, pod, seq, found, standing.status is None)
 
 
 async def _standing_at(journal: PastStates, key: str, seq: int) -> PodStanding:
@@ -265,18 +265,18 @@ async def _completed(
     return found
 
 
-def _place(state: ClusterState, entry: PodEntry) -> PodPlace:
+def _status(state: ClusterState, entry: PodEntry) -> SchedulingStatus:
     info, key = entry.info, entry.info.key
     gang = group_of(info.pod)
     queue = queue_of(state.queue, key)
     since_ns = 0 if entry.node else pending_since_ns(state, entry)
     waiting = state.waiting.get(key)
-    return PodPlace(
+    return SchedulingStatus(
         uid=info.uid,
         state=pod_state(state, key),
         node=entry.node,
         queue=queue,
-        place_in_queue=state.queue.place_in_active(key),
+        queue_position=state.queue.position_in_active(key),
         queue_length=len(getattr(state.queue, queue)) if queue else 0,
         owner=pod_owner(info.pod),
         gang="" if gang is None else gang.key,
@@ -290,16 +290,16 @@ def _place(state: ClusterState, entry: PodEntry) -> PodPlace:
 
 
 def sentence_of(
-    place: PodPlace, found: Explanation | None, job: JobExplanation | None, rejection: str
+    status: SchedulingStatus, found: Explanation | None, job: JobExplanation | None, rejection: str
 ) -> str:
     """Why the pod is or is not running, in one sentence."""
-    if place.state == PlacementState.BOUND.value:
-        return f"The pod is bound to {place.node}{_chosen(found)}."
-    if place.state == PlacementState.ASSUMED.value:
-        waits = ", ".join(place.waits_for)
+    if status.state == PlacementState.BOUND.value:
+        return f"The pod is bound to {status.node}{_chosen(found)}."
+    if status.state == PlacementState.ASSUMED.value:
+        waits = ", ".join(status.waits_for)
         until = f"it waits on Permit for {waits}" if waits else "its binding is not confirmed yet"
-        return f"The pod is assigned to {place.node}{_chosen(found)}; {until}."
-    if place.state == "deleted":
+        return f"The pod is assigned to {status.node}{_chosen(found)}; {until}."
+    if status.state == "deleted":
         return f"The pod was deleted or has finished{_last_decision(found)}."
     if job is not None and job.reasons:
         return f"The pod is pending: {_without_stop('; '.join(job.reasons))}."
@@ -312,20 +312,20 @@ def sentence_of(
     message = rejection or (found.message if found is not None else "")
     # What follows the first sentence is about preemption; the page also has the whole message.
     reason = _without_stop(message.split(". ")[0])
-    because = f": {reason}" if reason else ""
-    match place.state:
+    detail = f": {reason}" if reason else ""
+    match status.state:
         case "awaitsSession":
-            return f"The pod waits for the next batch session{because}."
+            return f"The pod waits for the next batch session{detail}."
         case "active":
-            number = f"{place.place_in_queue} of {place.queue_length}"
-            return f"The pod waits for its next attempt, at place {number} in the active queue."
+            number = f"{status.queue_position} of {status.queue_length}"
+            return f"The pod waits for its next attempt, at position {number} in the active queue."
         case "backoff":
-            return f"The pod waits for the end of its backoff{because}."
+            return f"The pod waits for the end of its backoff{detail}."
         case "gated":
-            return f"The pod is gated{because}."
+            return f"The pod is gated{detail}."
         case "unschedulable":
-            return f"The pod is unschedulable{because}."
-    return f"The pod is pending{because}."
+            return f"The pod is unschedulable{detail}."
+    return f"The pod is pending{detail}."
 
 
 def _chosen(found: Explanation | None) -> str:

@@ -266,7 +266,7 @@ async def test_preemptor_is_requeued_when_an_eviction_makes_no_room(failed: bool
     moves = [(e.queue, e.cause) for e in web.entries if isinstance(e, QueueMoveEntry)]
     assert moves[2:] == [
         ("backoff", "node late was observed"),
-        ("gated", "backoff or timeout expired"),
+        ("gated", "its backoff expired"),
         (
             "active",
             f"eviction of pod {victim.key} failed" if failed else f"pod {victim.key} was evicted",

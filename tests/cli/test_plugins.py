@@ -285,9 +285,9 @@ def test_list_and_show_include_session_plugins_and_actions(tmp_path: Path) -> No
     )
     assert {"job_ready", "job_valid", "preemptable", "on_close"} <= {*gang["callbacks"]}
     # The default configuration of kube-batch.
-    assert gang["enabled"] == [{"profile": "batch", "place": 1}]
-    assert found["session plugin", "drf"]["enabled"] == [{"profile": "batch", "place": 2}]
-    assert found["action", "backfill"]["enabled"] == [{"profile": "batch", "place": 2}]
+    assert gang["enabled"] == [{"profile": "batch", "position": 1}]
+    assert found["session plugin", "drf"]["enabled"] == [{"profile": "batch", "position": 2}]
+    assert found["action", "backfill"]["enabled"] == [{"profile": "batch", "position": 2}]
     assert found["action", "reclaim"]["enabled"] == []
     assert ("plugin", "NodeResourcesFit") in found
 

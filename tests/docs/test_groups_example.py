@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +53,29 @@ def test_output_is_on_the_page(
     assert (code, err) == (0, "")
     lines = [line.rstrip() for line in f"$ asched {command}\n{out}".splitlines()]
     shown = "\n".join(line for line in lines if line)
-    assert f"```\n{shown}\n```" in (DOCS / "how-to" / page).read_text(), shown
+    assert f"```text\n{shown}\n```" in (DOCS / "how-to" / page).read_text(), shown
+
+
+def outlines() -> dict[str, Any]:
+    """The outlines of JSON in history.md by key, with empty lists for omitted elements."""
+    lines = re.findall(r"^    (\{.*\})$", (DOCS / "how-to" / "history.md").read_text(), re.M)
+    shown = [json.loads(line.replace("[...]", "[]")) for line in lines]
+    return {key: value for each in shown for key, value in each.items()}
+
+
+@pytest.mark.parametrize("command", ["a-0", "training-0", "--group ml/training"])
+def test_json_has_the_form_of_an_outline(journal: Path, command: str) -> None:
+    words = ("history", *command.split(), "--journal", str(journal), "-o", "json")
+    code, out, err = invoke(*words)
+    assert (code, err) == (0, "")
+    ((top, found),) = json.loads(out).items()
+    wanted = outlines()[top]
+    if isinstance(wanted, list):
+        (wanted,), (found, *_) = wanted, found
+    omitted = {*found} - {*wanted}
+    assert {*wanted} <= {*found}
+    assert all(isinstance(found[key], type(value)) for key, value in wanted.items())
+    assert not omitted or top == "group"
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import helm_python as helm
 import pytest
 import yaml
+from sqlalchemy import make_url
 
 from asched.cli.config import CRD_GROUPS
 from asched.config.file import load
@@ -20,6 +23,7 @@ from tests.docs.command_lines import parsed
 from tests.helm.chart import CHART, NAMESPACE, ROOT, Values, only
 from tests.systemd.unit import directives, one
 
+_ENVIRONMENT = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 PAGE = (ROOT / "docs" / "how-to" / "install.md").read_text()
 _KNOWN = {
     "python3",
@@ -101,7 +105,7 @@ def test_systemctl_names_the_unit() -> None:
 
 @needs_kubectl
 def test_kubeconfig_command_embeds_certificates(tmp_path: Path) -> None:
-    (line,) = (line for line in commands() if line.startswith("umask"))
+    (line,) = (line for line in commands() if "config view" in line)
     target = one("Service.LoadCredential").partition(":")[2]
     assert line.endswith(f"> {target}")
     (tmp_path / "ca.crt").write_text("certificate")
@@ -170,8 +174,10 @@ def test_values_on_the_page_are_valid(tmp_path: Path) -> None:
 def test_secret_has_the_key_of_the_chart(tmp_path: Path, owner: str) -> None:
     (line,) = (line for line in commands() if f"{owner}.secret.name=" in line)
     name = line.rpartition("=")[2]
-    (tmp_path / "journal-url").write_text("postgresql+asyncpg://u:p@h/n")
-    (tmp_path / "signing-key.pem").write_text("key")
+    for created in (line for line in commands() if "printf" in line or "keygen" in line):
+        subprocess.run(
+            ["sh", "-c", created], cwd=tmp_path, env=_ENVIRONMENT, check=True, timeout=60
+        )
     (words,) = (words for words in of("kubectl") if "secret" in words and name in words)
     done = subprocess.run(
         ["kubectl", *words, "--dry-run=client", "-o", "yaml"],
@@ -181,6 +187,9 @@ def test_secret_has_the_key_of_the_chart(tmp_path: Path, owner: str) -> None:
     with helm.Chart.load(CHART) as chart:
         assert {*secret["data"]} == {chart.values["journal"][owner]["secret"]["key"]}
     assert secret["metadata"]["name"] == name
+    if owner == "postgres":
+        url = base64.b64decode(secret["data"]["url"]).decode()
+        assert make_url(url).render_as_string(hide_password=False) == url
     assert secret["metadata"]["namespace"] == NAMESPACE
 
 

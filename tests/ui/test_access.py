@@ -129,7 +129,7 @@ async def test_growing_journal_is_followed(journal: str) -> None:
     assert before["seq"] == appended.first_seq - 1
     assert after["seq"] == found["seq"] == appended.last_seq
     assert after["counts"]["observed"] == before["counts"]["observed"] + 1
-    assert found["place"] | {"state": "active", "placeInQueue": 1} == found["place"]
+    assert found["status"] | {"state": "active", "queuePosition": 1} == found["status"]
     assert [hit["name"] for hit in hits["results"]] == ["late"]
     assert [hit["state"] for hit in old["results"]] == ["deleted"]
 

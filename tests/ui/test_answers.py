@@ -68,10 +68,10 @@ async def test_pod_is_explained_as_by_the_command(client: Client, which: str) ->
         field: explained[field] for field in shared
     }
     assert {"decision", "reasons", "unblocking", "reproduced", "preFilter"} <= shared
-    assert found["place"]["state"] == {"rejected": "unschedulable", "assigned": "bound"}.get(
+    assert found["status"]["state"] == {"rejected": "unschedulable", "assigned": "bound"}.get(
         which, which
     )
-    assert found["place"]["uid"] == explained["uid"]
+    assert found["status"]["uid"] == explained["uid"]
     if matrix is not None:
         assert matrix["explanation"] == explained
 
@@ -101,7 +101,7 @@ async def test_sentence_says_why(client: Client) -> None:
     rejected = r"The pod is unschedulable: 0/2[01] nodes are available: "
     assert re.match(rejected, sentences["rejected"])
     assert sentences["gated"].startswith("The pod is gated: ")
-    node = found["assigned"]["place"]["node"]
+    node = found["assigned"]["status"]["node"]
     assert re.fullmatch(
         rf"The pod is bound to {node}: attempt 1 (selected it from \d+ feasible nodes with score"
         r" \d+(, one of \d+ with that score)?|found it as the only feasible node)\.",
@@ -277,7 +277,7 @@ async def test_openapi_describes_every_answer(client: Client) -> None:
     document = await client.get("/openapi.json")
     assert document["openapi"].startswith("3.1")
     schemas = document["components"]["schemas"]
-    assert {"sentence", "place", "unblocking"} <= schemas["PodSummary"]["properties"].keys()
+    assert {"sentence", "status", "unblocking"} <= schemas["PodSummary"]["properties"].keys()
     for path, methods in document["paths"].items():
         assert list(methods) == ["get"] or path.startswith("/api/v1/lab/")
         for method in methods.values():

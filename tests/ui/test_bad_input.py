@@ -99,10 +99,10 @@ async def test_moments_of_one_pod(journal: str) -> None:
             found = await client.get(POD, at=at)
             again = await client.get(POD, seq=found["seq"])
             assert found == again
-            states.append(found["place"]["state"])
+            states.append(found["status"]["state"])
         without_zone = await client.get(POD, at="2026-01-01T00:00:02+00:00")
     assert states == ["unschedulable", "bound", "deleted"]
-    assert without_zone["place"]["state"] == "bound"
+    assert without_zone["status"]["state"] == "bound"
     assert found["sentence"] == (
         "The pod was deleted or has finished; attempt 2 had assigned it to large."
     )
@@ -139,7 +139,7 @@ async def test_archived_journal(journal: str, tmp_path: Path) -> None:
         f" records 1 to {last} are in the archive"
     )
     assert advice == "choose a later time"
-    assert gone["place"]["state"] == "deleted"
+    assert gone["status"]["state"] == "deleted"
     assert (report.archived_seq, report.archive[-1].last_seq) == (last, last)
     assert [node["name"] for node in found["nodes"]] == ["large", "small", "tainted"]
 
@@ -312,7 +312,7 @@ async def test_empty_file_becomes_a_journal(tmp_path: Path) -> None:
         while client.view.progress.problem:
             await client.view.changed()
         await client.caught_up()
-        assert (await client.get(POD))["place"]["state"] == "deleted"
+        assert (await client.get(POD))["status"]["state"] == "deleted"
 
 
 async def test_file_that_is_no_journal(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ async def test_file_that_is_moved_away_and_back(journal: str, tmp_path: Path) ->
         while client.view.progress.problem:
             await client.view.changed()
         await client.caught_up()
-        assert (await client.get(POD))["place"]["state"] == "deleted"
+        assert (await client.get(POD))["status"]["state"] == "deleted"
 
 
 async def test_database_that_goes_away_and_returns(new_postgres_database: NewDatabase) -> None:
@@ -353,7 +353,7 @@ async def test_database_that_goes_away_and_returns(new_postgres_database: NewDat
     )
     async with ui_on(url) as client:
         await client.caught_up()
-        assert (await client.get(POD))["place"]["state"] == "deleted"
+        assert (await client.get(POD))["status"]["state"] == "deleted"
         await admin.execute(f'ALTER DATABASE "{parsed.database}" ALLOW_CONNECTIONS false')
         await admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1",
@@ -366,7 +366,7 @@ async def test_database_that_goes_away_and_returns(new_postgres_database: NewDat
         await admin.execute(f'ALTER DATABASE "{parsed.database}" ALLOW_CONNECTIONS true')
         while client.view.progress.problem:
             await client.view.changed()
-        assert (await client.get(POD))["place"]["state"] == "deleted"
+        assert (await client.get(POD))["status"]["state"] == "deleted"
     await admin.close()
 
 

@@ -164,8 +164,8 @@ async def test_shares_over_time_are_those_of_the_command(group_journal: str) -> 
         for one in usage["resources"]:
             amounts = point["resources"][one["resource"]]
             assert amounts["deserved"] == one["deserved"]
-            assert amounts["used"] == one["allocated"]
-            assert amounts["asked"] == one["requested"]
+            assert amounts["allocated"] == one["allocated"]
+            assert amounts["requested"] == one["requested"]
 
 
 async def test_queue_agrees_with_the_explanation_of_its_job(group_journal: str) -> None:
@@ -174,15 +174,15 @@ async def test_queue_agrees_with_the_explanation_of_its_job(group_journal: str) 
     state_seq = job["seq"] - 1
     found = await answers(group_journal, "/queues", seq=state_seq)
     [session] = found["sessions"]
-    [place] = [one for one in session["jobs"] if one["job"] == "batch/stuck"]
+    [own] = [one for one in session["jobs"] if one["job"] == "batch/stuck"]
     ahead = [
         one["job"]
         for one in session["jobs"]
-        if one["queue"] == place["queue"] and one["place"] < place["place"]
+        if one["queue"] == own["queue"] and one["position"] < own["position"]
     ]
     assert ahead == job["ahead"]
-    assert place["minAvailable"] == job["minAvailable"]
-    assert all(one["because"] for one in session["jobs"] if one["place"] > 1)
+    assert own["minAvailable"] == job["minAvailable"]
+    assert all(one["orderReason"] for one in session["jobs"] if one["position"] > 1)
 
 
 async def test_who_went_first_is_in_the_order_of_the_records(group_journal: str) -> None:
@@ -199,7 +199,7 @@ async def test_who_went_first_is_in_the_order_of_the_records(group_journal: str)
         part["pods"]
         for session in found["sessions"]
         for part in session["parts"]
-        if part["what"] == "bind"
+        if part["operation"] == "bind"
     )
     assert placed == sum(isinstance(one, r.Assigned) and one.session > 0 for one in records)
 
@@ -216,10 +216,10 @@ async def test_gangs_are_counted_and_ordered(group_journal: str) -> None:
         bound = sum(entry.placement_state is PlacementState.BOUND for entry in own)
         assert (gang["pods"], gang["bound"]) == (len(own), bound)
         assert (gang["phase"] == "complete") == (bound >= gang["minimum"])
-    one_by_one = [gang for gang in found if gang["place"]]
-    assert [gang["place"] for gang in one_by_one] == [*range(1, len(one_by_one) + 1)]
+    one_by_one = [gang for gang in found if gang["position"]]
+    assert [gang["position"] for gang in one_by_one] == [*range(1, len(one_by_one) + 1)]
     assert [gang["name"] for gang in one_by_one] == ["early", "huge"]
-    assert one_by_one[1]["because"] == "priority 0 below 10"
+    assert one_by_one[1]["orderReason"] == "priority 0 below 10"
     pending = await answers(group_journal, "/gangs", phase="pending", q="production")
     assert {gang["queue"] for gang in pending["gangs"]} == {"production"}
     assert {gang["phase"] for gang in pending["gangs"]} == {"pending"}
@@ -236,7 +236,7 @@ async def test_gang_waits_on_permit_for_its_members(group_journal: str) -> None:
     gang = await answers(group_journal, "/gangs/ml/late", seq=seq)
     assert (gang["gang"]["phase"], gang["gang"]["waiting"]) == ("waiting", 1)
     assert gang["sentence"].startswith("The gang waits for members: 0 of 3 pods are bound")
-    assert gang["gang"]["lastsS"] == 0
+    assert gang["gang"]["waitedS"] == 0
 
 
 async def test_sentence_names_the_reason_of_most_pods(group_journal: str) -> None:
@@ -347,7 +347,7 @@ async def test_pod_links_to_its_evictions(group_journal: str) -> None:
         session = await client.get("/pods/batch/stuck-0")
     assert (victim["evicted"], victim["evictedFor"]) == (1, 0)
     assert (winner["evicted"], winner["evictedFor"]) == (0, 1)
-    assert session["place"]["state"] == "awaitsSession"
+    assert session["status"]["state"] == "awaitsSession"
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,9 @@ async def test_active_pods_are_listed_in_their_order(tmp_path: Path) -> None:
     keys = [f"{one['namespace']}/{one['name']}" for one in found["active"]]
     queue = recording.state.queue
     assert found["scheduling"]["active"] == 30
-    assert [one["place"] for one in found["active"]] == [queue.place_in_active(key) for key in keys]
+    assert [one["position"] for one in found["active"]] == [
+        queue.position_in_active(key) for key in keys
+    ]
     assert len(keys) == 20
     priorities = [one["priority"] for one in found["active"]]
     assert priorities == sorted(priorities, reverse=True)
@@ -435,7 +437,7 @@ async def test_dominant_reason_is_that_of_the_command(group_journal: str) -> Non
 
 async def test_reason_of_a_batch_job_is_that_of_its_session(group_journal: str) -> None:
     found = await answers(group_journal, "/gangs/batch/stuck/why")
-    assert (found["way"], found["reason"]) == ("batchSession", "batchSession")
+    assert (found["mode"], found["reason"]) == ("batchSession", "batchSession")
     assert found["sentence"] == found["job"]["reasons"][0]
 
 

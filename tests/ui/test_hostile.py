@@ -54,7 +54,7 @@ async def test_hostile_name_is_answered_as_it_is(hostile_journal: str, name: str
         summary = await client.get(pod_path(NAMESPACE, name))
         found = await client.get("/search", q=name)
     assert (summary["namespace"], summary["name"]) == (NAMESPACE, name)
-    assert summary["place"]["state"] == "bound"
+    assert summary["status"]["state"] == "bound"
     assert [(hit["namespace"], hit["name"]) for hit in found["results"]] == [(NAMESPACE, name)]
 
 

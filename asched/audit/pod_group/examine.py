@@ -79,7 +79,7 @@ def explained(
     if declared is None:
         return found
     found = _with_rules(found, state, declared, counts)
-    if found.way == BY_SESSION:
+    if found.mode == BY_SESSION:
         waits = f"batch sessions of {found.scheduler_name} place its pods"
         return replace(found, reason=GroupReasonKind.BATCH_SESSION, sentence=waits)
     return _Examination(state, load, rules_of(declared), counts, unblock).run(found)
@@ -100,14 +100,14 @@ def _with_rules(
     names = dict.fromkeys(entry.info.pod.spec.scheduler_name for entry in counts.entries)
     name = next((each for each in names if each in state.profiles), next(iter(names), ""))
     profile = state.profiles.get(name)
-    way = BY_SESSION if name in state.sessions else ""
+    mode = BY_SESSION if name in state.sessions else ""
     if profile is not None:
-        way = BY_POD if profile.group_cycle is None else WHOLE
+        mode = BY_POD if profile.group_cycle is None else WHOLE
     return replace(
         found,
         uid=rules.uid,
         kind=type(declared).__name__,
-        way=way,
+        mode=mode,
         scheduler_name=name,
         minimum=rules.min_count,
         priority=max([rules.priority, *(entry.info.priority for entry in counts.entries)]),
@@ -157,7 +157,7 @@ class _Examination:
                 found, DominantReason(GroupReasonKind.SCHEDULER_NAMES, members.mixed)
             )
         self._now = self._now._replace(rules=members.rules)
-        if found.way == BY_POD and found.topology_key:
+        if found.mode == BY_POD and found.topology_key:
             self._notes.append("pod by pod, topology constraints are not considered")
         tried = self._trial.attempt(members)
         found = replace(found, domains_tried=len(tried.tried))
@@ -183,7 +183,7 @@ class _Examination:
     def _tree_problem(self, found: PodGroupExplanation) -> DominantReason | None:
         """What is wrong with the CompositePodGroups above it."""
         declared = find_group(self._state, self._now.rules.group)
-        if found.way != WHOLE or not isinstance(declared, PodGroup):
+        if found.mode != WHOLE or not isinstance(declared, PodGroup):
             return None
         root, _, problem = tree_position(self._state, declared)
         if root is not None:
@@ -194,7 +194,7 @@ class _Examination:
         profile = self._state.profiles[found.scheduler_name]
         if not profile.external and not self._state.extenders:
             return None
-        if found.way == WHOLE:
+        if found.mode == WHOLE:
             return DominantReason(GroupReasonKind.ERROR, NO_EXTENDERS)
         self._notes.append("extenders and external plugins are not evaluated")
         return None

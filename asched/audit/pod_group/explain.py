@@ -76,7 +76,7 @@ async def explain_pod_group(
         group = find_key(state, key)
     assert group is not None, "a group without records and pods is unknown"
     found = explained(state, load, end, group, unblock=asked.unblock)
-    if found.way == BY_SESSION:
+    if found.mode == BY_SESSION:
         found = await _with_job(journal, load, found)
     if header is None:
         return found

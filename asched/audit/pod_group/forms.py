@@ -151,7 +151,7 @@ class PodGroupExplanation(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     kind: str = ""
     """The type name of the PodGroup; several API groups have one."""
-    way: str = ""
+    mode: str = ""
     """``groupCycle``, ``podByPod`` or ``batchSession``."""
     scheduler_name: str = ""
     minimum: int = 0

@@ -1,4 +1,4 @@
-// Deserved, used and asked of a queue over time, as a chart and a table.
+// Deserved, allocated and requested amounts of a queue over time, as a chart and a table.
 
 import {
   amountText, byId, element, fetchAnswer, moment, notice, showing, timeElement,
@@ -31,11 +31,11 @@ function draw() {
   const resource = unit();
   const own = points.filter((point) => nameOf(point) === byId("queue").value);
   const amount = (field) => (point) => point.resources[resource]?.[field] ?? 0;
-  chart.show(own, ["deserved", "used", "asked"].map((name) => ({ name, of: amount(name) })));
+  chart.show(own, ["deserved", "allocated", "requested"].map((name) => ({ name, of: amount(name) })));
   document.querySelector("#points tbody").replaceChildren(...own.map((point) => element("tr", {},
     element("td", {}, timeElement(point.at)),
     element("td", { class: "number" }, String(point.seq)),
-    ...["deserved", "used", "asked"].map((name) =>
+    ...["deserved", "allocated", "requested"].map((name) =>
       element("td", { class: "number" }, resourceText(resource, amount(name)(point)))),
     element("td", { class: "number" }, `${Math.round(point.share * PERCENT)} %`))));
 }
@@ -48,13 +48,13 @@ async function load() {
     place.replaceChildren(notice("No session has run until then", "Shares appear with the first batch session."));
     return;
   }
-  // The queue that asks for most comes first.
-  const asked = new Map();
+  // The queue that requests most comes first.
+  const requested = new Map();
   for (const point of points) {
-    const most = Math.max(0, ...Object.values(point.resources).map((one) => one.asked));
-    asked.set(nameOf(point), Math.max(most, asked.get(nameOf(point)) ?? 0));
+    const most = Math.max(0, ...Object.values(point.resources).map((one) => one.requested));
+    requested.set(nameOf(point), Math.max(most, requested.get(nameOf(point)) ?? 0));
   }
-  const names = [...asked].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  const names = [...requested].sort((a, b) => b[1] - a[1]).map(([name]) => name);
   const schedulers = new Set(points.map((point) => point.schedulerName));
   choices("queue", names, (name) => name.split("\n").slice(schedulers.size > 1 ? 0 : 1).join(" "));
   choices("resource", [...new Set(points.flatMap((point) => Object.keys(point.resources)))]);

@@ -104,7 +104,7 @@ async def test_gangs_page_lists_them_in_order(chromium: Chromium, group_journal:
         rows = await tab.rows("#gangs")
         for row, gang in zip(rows, wanted, strict=True):
             assert row[:7] == [
-                str(gang["place"] or ""),
+                str(gang["position"] or ""),
                 named(gang),
                 gang["phase"],
                 *(str(gang[name]) for name in ("minimum", "bound", "waiting", "pending")),
@@ -184,12 +184,17 @@ async def test_queues_page_shows_shares_and_order(chromium: Chromium, group_jour
             assert amounts == pytest.approx(expected)
         order = [[row[0], row[1], row[5]] for row in await tab.rows(".order")]
         assert order == [
-            [job["queue"], str(job["place"]), job["because"]] for job in wanted["jobs"]
+            [job["queue"], str(job["position"]), job["orderReason"]] for job in wanted["jobs"]
         ]
         parts = [part for session in history["sessions"] for part in session["parts"]]
         shown_parts = [row[-4:] for row in await tab.rows("#decided")]
         assert shown_parts == [
-            [one["what"], one["group"] or one["firstPod"], str(one["pods"]), one["beneficiary"]]
+            [
+                one["operation"],
+                one["group"] or one["firstPod"],
+                str(one["pods"]),
+                one["beneficiary"],
+            ]
             for one in parts
         ]
         await tab.screenshot("queues")
@@ -205,9 +210,9 @@ async def test_chart_of_a_queue_is_its_history(chromium: Chromium, group_journal
         rows = await tab.rows("#points")
         assert [row[1] for row in rows] == [str(point["seq"]) for point in own]
         for row, point in zip(rows, own, strict=True):
-            cpu = point["resources"].get("cpu", {"deserved": 0, "used": 0, "asked": 0})
+            cpu = point["resources"].get("cpu", {"deserved": 0, "allocated": 0, "requested": 0})
             amounts = [float(text.replace(",", "")) for text in row[2:5]]
-            expected = [cpu[name] / 1000 for name in ("deserved", "used", "asked")]
+            expected = [cpu[name] / 1000 for name in ("deserved", "allocated", "requested")]
             assert amounts == pytest.approx(expected, abs=0.01)
         label = await tab.page.locator("#shares canvas").get_attribute("aria-label")
         last = own[-1]["resources"]["cpu"]["deserved"] / 1000

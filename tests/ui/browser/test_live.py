@@ -105,9 +105,9 @@ async def test_why_follows(chromium: Chromium, growing: GrowingJournal) -> None:
         focused = await tab.page.evaluate("document.activeElement.textContent")
         await shown_after_growth(tab, client, growing)
         after = await client.get(path)
-        assert after["place"]["state"] != before["place"]["state"]
+        assert after["status"]["state"] != before["status"]["state"]
         await expect(tab.page.locator("#answer")).to_have_text(after["sentence"])
-        assert await tab.text("[data-live=state]") == after["place"]["state"]
+        assert await tab.text("[data-live=state]") == after["status"]["state"]
         assert await tab.page.evaluate("document.activeElement.textContent") == focused
         await tab.open(f"{path}?seq={growing.seq}")
         await expect(tab.page.locator("#answer")).to_have_text(before["sentence"])

@@ -40,8 +40,8 @@ async def test_why_page_shows_the_explanation(chromium: Chromium, demo_journal: 
         assert set(await tab.texts("#unblocking strong")) == changes
         nodes = " ".join(await tab.texts("#unblocking .quiet"))
         assert all(node["node"] in nodes for node in wanted["unblocking"])
-        place = answer["place"]
-        assert (await tab.text("#queue")).startswith(place["queue"])
+        status = answer["status"]
+        assert (await tab.text("#queue")).startswith(status["queue"])
         assert await tab.texts(".pill.good") == ["recomputed: identical"]
         await tab.screenshot("why")
 
@@ -192,7 +192,7 @@ async def test_permalink_holds_its_time(chromium: Chromium, demo_journal: str) -
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open(f"{REJECTED}?seq={seq}")
         answer = await client.get(REJECTED, seq=seq)
-        assert answer["place"]["state"] == "active"
+        assert answer["status"]["state"] == "active"
         assert await tab.text("#answer") == answer["sentence"]
         link = tab.page.get_by_role("link", name="Timeline")
         assert (await link.get_attribute("href") or "").endswith(f"?seq={seq}")
