@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 
 _MOST: Final = "max"
 _NODES: Final = 5
+_THEN: Final = {
+    "all": "all pods run",
+    "group": "the group is admitted",
+    "next": "the next pod passes all filters",
+}
 _VICTIMS: Final = 20
 
 
@@ -271,7 +276,8 @@ def _print(found: FitAnswer, every: bool) -> None:
         print_nodes(explanation, every=every)
     _print_groups(found)
     if found.change is not None:
-        print_text(f"smallest verified change: {found.change.summary}")
+        then = _THEN[found.change.runs]
+        print_text(f"smallest verified change: {found.change.summary}; then {then}")
     print_unblocking(explanation)
 
 

@@ -212,13 +212,14 @@ class _Decision:
         found = replace(found, sentence=_missing_sentence(found, missing[0]))
         if not unblock:
             return found
-        change = smallest_change(first, groups, lambda: self._more_nodes(len(missing)))
+        change = smallest_change(first, groups, lambda: self._more_nodes(missing))
         return replace(found, change=change)
 
-    def _more_nodes(self, missing: int) -> FitChange | None:
+    def _more_nodes(self, missing: Sequence[TrialPod]) -> FitChange | None:
         if self._manifest.waiting:
             return None
-        return more_nodes(self._checkpoint, self._load, self._manifest, missing)
+        pods = [self._state.pods[one.key].info for one in missing]
+        return more_nodes(self._checkpoint, self._load, self._manifest, pods)
 
     def _groups(self, missing: list[TrialPod]) -> tuple[PodGroupExplanation, ...]:
         keys = dict.fromkeys(group_of(self._state.pods[one.key].info.pod) for one in missing)

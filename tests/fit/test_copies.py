@@ -16,6 +16,7 @@ from asched.model.resources import Resource, decode
 from asched.model.workloads import PriorityClass
 from asched.state.records import Assigned
 from tests.audit.recording import REGISTRY, Recording, node, pod
+from tests.plugins.dynamic_resources.objects import a_slice
 from tests.run_size import examples
 
 Object = dict[str, Any]
@@ -128,6 +129,24 @@ async def test_added_nodes_are_the_fewest_that_suffice() -> None:
     assert not (await answer(grown, one_pod("2"), copies=5)).fits
     grown = cluster([4, 4, 4, 4, 4], [4, 4])
     assert (await answer(grown, one_pod("2"), copies=5)).fits
+
+
+async def test_added_nodes_bring_their_devices() -> None:
+    recording = cluster([1], [])
+    recording.see(a_slice("n0", "gpu-0"))
+    found = await answer(recording, one_pod("1"), copies=2)
+    assert found.change is not None
+    assert found.change.summary == "add 1 node like n0"
+
+
+async def test_added_nodes_are_like_those_that_hold_the_pod() -> None:
+    """Many small nodes of several forms, and one node that is large enough."""
+    recording = Recording()
+    small = [node(f"s{number}-{form}", "1", form=form) for form in "abcde" for number in range(2)]
+    recording.see(*small, node("large", "4"))
+    found = await answer(recording, one_pod("3"), copies=3)
+    assert found.change is not None
+    assert (found.change.summary, found.change.runs) == ("add 2 nodes like large", "all")
 
 
 async def test_smaller_change_precedes_new_nodes() -> None:
