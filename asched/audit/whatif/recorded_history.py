@@ -85,7 +85,7 @@ async def recorded_history(
                 end_ns = until_ns - ahead_ns
                 break
             end_ns = record.now_ns
-            if not first_ns and extractor is None and stored.written_at_ns >= period.since_ns:
+            if not first_ns and stored.written_at_ns >= period.since_ns:
                 first_ns = record.now_ns
                 if fold.state.now_ns:
                     apply_stored(fold, stored)
@@ -93,9 +93,9 @@ async def recorded_history(
                     extractor = await _extractor(journal, fold, begin_ns)
                     continue
         if first_ns and extractor is None and subject_of(record).startswith("pod/"):
-            # Without earlier records there is no state at the start of the period. Nodes are
-            # listed before pods, in turns of their own: they are there from the beginning on.
-            extractor = await _extractor(journal, fold, fold.state.now_ns)
+            # Without earlier records there is no state at the start of the period. What a daemon
+            # lists before the first pod, in later turns, is there from the beginning on.
+            extractor = await _extractor(journal, fold, first_ns)
         apply_stored(fold if extractor is None else extractor, stored)
     if not first_ns:
         raise AuditError(await _no_records(journal))
