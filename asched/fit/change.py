@@ -104,7 +104,8 @@ def more_nodes(
         if count:
             most = count - 1
             nodes = "node" if count == 1 else "nodes"
-            best = FitChange(f"add {count} {nodes} like {model.name}", model.name, "all")
+            summary = f"add {count} {nodes} like {model.name}"
+            best = FitChange(summary, model.name, "all", count)
     return best
 
 
