@@ -87,7 +87,7 @@ def sweep(options: SweepOptions) -> None:
         print_json(SweepReport.of(table, best))
     else:
         _print(table)
-        if best is not None:
+        if best is not None and options.best is not None:
             print_text(f"best {options.best}: {_described(best, table, options.best)}")
     if options.parquet is not None:
         table.write_parquet(options.parquet)

@@ -208,7 +208,7 @@ class _Decision:
             notes=tuple(dict.fromkeys(self._notes)),
             explanation=first,
             # Before a search for changes, which uses up the state.
-            costs=prices and costs_of(results, self._state, prices),
+            costs=None if prices is None else costs_of(results, self._state, prices),
         )
         if not missing:
             return replace(found, sentence=_fitting_sentence(found, best))
