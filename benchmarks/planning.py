@@ -91,11 +91,11 @@ class Speed(msgspec.Struct, frozen=True, rename="camel"):
     items: int
     one_s: float
     two_s: float
-    cpu_s: float
-    """CPU time of the worker and of the planning process, with one process."""
-    work_cpu_s: float
+    cpu_s: Sequence[float]
+    """CPU time of the worker and of the planning process, with one process, for each run."""
+    work_cpu_s: Sequence[float]
     """What the work takes without items: of a sweep, its simulations; of a replay, the replay of
-    the whole journal as one segment."""
+    the whole journal as one segment, in the same process immediately before or after."""
 
     @property
     def speed_up(self) -> float:
@@ -103,8 +103,9 @@ class Speed(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def overhead(self) -> float:
-        """The part of the CPU time that the division into items costs."""
-        return 1 - self.work_cpu_s / self.cpu_s
+        """The part of the CPU time that the division into items costs: the median of the runs."""
+        pairs = zip(self.work_cpu_s, self.cpu_s, strict=True)
+        return statistics.median(1 - work / whole for work, whole in pairs)
 
 
 class PlanningFigures(msgspec.Struct, frozen=True, rename="camel"):
@@ -206,16 +207,19 @@ def measured(folder: Path, size: Size, runs: int) -> PlanningFigures:
         last_rss_mib = one.submit(highest_rss_mib).result()
         replays, wholes = [], []
         for _ in range(runs):
-            replays.append((_timed(segments, one), _timed(segments, two)))
+            # Segments, whole, segments: what changes slowly affects both parts of the ratio.
+            before = _timed(segments, one)
             wholes.append(_timed([_whole(segments)], one).cpu_s)
+            after = _timed(segments, one)
+            replays.append((before.mean(after), _timed(segments, two)))
     empty_s = empty.cpu_s / len(empty.answers)
     simulations_s = [
         sum(answer.cpu_s for answer in each.answers) - empty_s * len(sweep) for each in found
     ]
     return PlanningFigures(
         records=records,
-        sweep=_speed(pairs, min(simulations_s)),
-        replay=_speed(replays, min(wholes)),
+        sweep=_speed(pairs, simulations_s),
+        replay=_speed(replays, wholes),
         item_s=statistics.median(answer.cpu_s for answer in found[-1].answers),
         reading_s=first.cpu_s - first.run_cpu_s,
         empty_item_ms=empty_s * 1000,
@@ -234,6 +238,11 @@ class Timed(NamedTuple):
     """Of this process and of one worker."""
     answers: Sequence[WorkAnswer]
 
+    def mean(self, other: Timed) -> Timed:
+        """The mean times of two executions of the same items."""
+        elapsed_s = (self.elapsed_s + other.elapsed_s) / 2
+        return Timed(elapsed_s, (self.cpu_s + other.cpu_s) / 2, self.answers)
+
 
 def _timed(items: Sequence[WorkItem], executor: Executor) -> Timed:
     began_cpu_s = time.process_time() + executor.submit(time.process_time).result()
@@ -244,14 +253,14 @@ def _timed(items: Sequence[WorkItem], executor: Executor) -> Timed:
     return Timed(elapsed_s, cpu_s, answers)
 
 
-def _speed(pairs: Sequence[tuple[Timed, Timed]], work_cpu_s: float) -> Speed:
+def _speed(pairs: Sequence[tuple[Timed, Timed]], work_cpu_s: Sequence[float]) -> Speed:
     failed = [answer.error for pair in pairs for run in pair for answer in run.answers]
     assert not any(failed), next(filter(None, failed))
     return Speed(
         items=len(pairs[0][0].answers),
         one_s=min(one.elapsed_s for one, _ in pairs),
         two_s=min(two.elapsed_s for _, two in pairs),
-        cpu_s=min(one.cpu_s for one, _ in pairs),
+        cpu_s=[one.cpu_s for one, _ in pairs],
         work_cpu_s=work_cpu_s,
     )
 

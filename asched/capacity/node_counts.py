@@ -45,8 +45,8 @@ def _dropped(sizes: Sequence[str], number: int, seed: int) -> list[str]:
 
 
 def _copies(sizes: Sequence[str], number: int, seed: int) -> list[AddedNodes]:
-    if number > MAX_ADDED or (number and not sizes):
-        raise AuditError(f"add_nodes: at most {MAX_ADDED:,} nodes can be added to some node")
+    if number > MAX_ADDED:
+        raise AuditError(f"add_nodes: at most {MAX_ADDED:,} nodes can be added")
     copies = Counter(_spaced(sizes, number, seed))
     return [AddedNodes(name, count) for name, count in copies.items()]
 
@@ -57,6 +57,10 @@ def _count(text: str, what: str, nodes: int) -> int | None:
     if match is None:
         return None
     number = int(match["number"])
+    if number and not nodes:
+        raise AuditError(
+            f"{what}: the workload has no nodes at its beginning; let the period begin later"
+        )
     if not match["percent"]:
         return number
     if number > 1000:

@@ -75,7 +75,7 @@ def consolidate(options: ConsolidateOptions) -> None:
     if options.journal is not None:
         if options.apply or options.record or options.kubeconfig or options.context:
             raise BadInput("--journal needs no cluster: omit --apply, --record and --kubeconfig")
-        show_plan(_plan_of_journal(options, options.journal, settings), options.output)
+        show_plan(_plan_of_journal(options, options.journal, settings), options)
         return
     if options.at is not None:
         raise BadInput("--at is a time of a journal: give --journal")
@@ -87,7 +87,7 @@ def consolidate(options: ConsolidateOptions) -> None:
     if options.output is TableOrData.JSON:
         print_json({"plan": result.plan, "ended": result.ended} if options.apply else result.plan)
     elif not options.apply:
-        show_plan(result.plan, options.output)
+        show_plan(result.plan, options)
     if any(ended.deviation for ended in result.ended):
         raise typer.Exit(EXIT_FAILURE)
 
@@ -156,19 +156,24 @@ def search_progress() -> Iterator[ProgressListener]:
         yield show
 
 
-def show_plan(plan: ConsolidationPlan, output: TableOrData) -> None:
+def show_plan(plan: ConsolidationPlan, options: ConsolidateOptions) -> None:
     """Print a plan."""
-    if output is TableOrData.JSON:
+    if options.output is TableOrData.JSON:
         print_json(plan)
         return
     what = plan.by or "node"
     nodes = sum(len(domain.nodes) for domain in plan.freed)
-    print_text(
-        f"{nodes} of {plan.nodes} nodes can be freed by {plan.evictions} evictions"
-        f" ({plan.cost_per_node:g} per node)."
-    )
-    if plan.price_per_hour:
-        print_text(f"They cost {plan.price_per_hour:g} per hour.")
+    if nodes:
+        print_text(
+            f"{nodes} of {plan.nodes} nodes can be freed by {evictions_text(plan.evictions)}"
+            f" ({plan.cost_per_node:g} per node)."
+        )
+    else:
+        print_text(f"None of the {plan.nodes} nodes can be freed.")
+    prices = prices_of(options.prices)
+    if plan.price_per_hour and prices is not None:
+        price = f"{plan.price_per_hour:.4g} {prices.currency}".rstrip()
+        print_text(f"They cost {price} an hour.")
     if plan.placed_first:
         print_text(f"{plan.placed_first} pending pods get a node first.")
     moves: list[Sequence[object]] = []
@@ -181,6 +186,11 @@ def show_plan(plan: ConsolidationPlan, output: TableOrData) -> None:
     if plan.kept:
         kept = [(each.name, f"{each.cost:g}", each.reason) for each in plan.kept]
         print_table((what.upper(), "COST", "REASON"), kept)
+
+
+def evictions_text(number: int) -> str:
+    """``1 eviction``, ``2 evictions``."""
+    return f"{number} eviction" if number == 1 else f"{number} evictions"
 
 
 class ConsolidationStopped(CommandError):  # noqa: N818  as BadInput

@@ -13,6 +13,7 @@ from asched.cli.consolidate import (
     DEFAULT_RECORD,
     ConsolidateOptions,
     ConsolidationStopped,
+    evictions_text,
     search_progress,
     show_plan,
 )
@@ -117,7 +118,7 @@ async def _run(
         plan = await cluster.decide(known, show)
     quiet = options.output is TableOrData.JSON
     if not quiet:
-        show_plan(plan, options.output)
+        show_plan(plan, options)
     ended = await carry_out(
         cluster,
         client,
@@ -137,6 +138,7 @@ def _print_now(line: str) -> None:
 
 
 def _sentence(ended: ConsolidationEnded) -> str:
+    evictions = evictions_text(ended.evicted)
     if ended.deviation:
-        return f"stopped at {ended.domain} after {ended.evicted} evictions: {ended.deviation}"
-    return f"{ended.domain} is free and cordoned, after {ended.evicted} evictions"
+        return f"stopped at {ended.domain} after {evictions}: {ended.deviation}"
+    return f"{ended.domain} is free and cordoned, after {evictions}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -40,6 +41,8 @@ def executor_of(jobs: int | None, scheduler: str | None) -> Iterator[Executor]:
         if jobs is not None:
             raise BadInput("give --jobs or --scheduler, not both")
         with planning.dask_executor(scheduler) as executor:
+            # It logs a lost scheduler with tracebacks. The command's error is one line.
+            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
             yield executor
     elif jobs == 1:
         with ThreadPoolExecutor(1) as thread:

@@ -113,7 +113,7 @@ def explain(options: ExplainOptions) -> None:
         if found.preemption is not None:
             _print_preemption(found.preemption)
         if found.costs is not None:
-            _print_costs(found.costs)
+            print_costs(found.costs)
         print_unblocking(found)
         if not found.feasible and not found.decision.node:
             history = f"asched history {found.namespace}/{found.name}"
@@ -292,7 +292,8 @@ def _print_preemption(found: PreemptionExplanation) -> None:
         print_text(f"... of {len(found.candidates)}; -o json has all")
 
 
-def _print_costs(costs: DecisionCosts) -> None:
+def print_costs(costs: DecisionCosts) -> None:
+    """Print what the decision costs, and its alternatives."""
     kinds = [("chosen", costs.chosen), ("cheapest", costs.cheapest)]
     if costs.runner_up is not None:
         kinds.insert(1, ("runner-up", costs.runner_up))

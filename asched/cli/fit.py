@@ -16,7 +16,9 @@ from asched.cli.errors import EXIT_FAILURE, BadInput, InvalidFile
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
+    PricesOption,
     installed_plugins,
+    prices_of,
     query_journal,
     takes_options,
     time_ns,
@@ -36,12 +38,17 @@ if TYPE_CHECKING:
     from asched.fit.answer import FitQuery
     from asched.fit.calibration import Calibration
     from asched.fit.forecast import ForecastSettings, SampleListener
-    from asched.fit.forms import FitAnswer, StartEstimate, WorkloadFit
+    from asched.fit.forms import FitAnswer, FitCosts, StartEstimate, WorkloadFit
     from asched.fit.manifest import ManifestObject
     from asched.journal.store import JournalStore
 
 _MOST: Final = "max"
 _NODES: Final = 5
+_THEN: Final = {
+    "all": "all pods run",
+    "group": "the group is admitted",
+    "next": "the next pod passes all filters",
+}
 _VICTIMS: Final = 20
 
 
@@ -74,6 +81,7 @@ class FitOptions(ClusterOptions):
         False, help="Instead: compare estimates at past moments with what happened."
     )
     moments: int = typer.Option(30, min=1, max=10_000, help="Past moments of --calibrate.")
+    prices: PricesOption = None
     every: bool = typer.Option(
         False, "--all", help="Show all nodes, not the first few of each kind."
     )
@@ -143,6 +151,8 @@ def _calibrate(options: FitOptions) -> None:
 
     if options.manifest is not None or options.at is not None or options.seq is not None:
         raise BadInput("--calibrate takes no manifest and no time")
+    if options.prices is not None:
+        raise BadInput("--calibrate has no costs; omit --prices")
     settings = _forecast(options)
 
     async def ask(store: JournalStore) -> Calibration:
@@ -217,6 +227,7 @@ def _query(options: FitOptions) -> FitQuery:
         copies=number or None,
         most_copies=copies == _MOST,
         forecast=_forecast(options) if options.estimate else None,
+        prices=prices_of(options.prices),
     )
 
 
@@ -250,7 +261,7 @@ def read_manifest(name: str) -> tuple[ManifestObject, ...]:
 
 
 def _print(found: FitAnswer, every: bool) -> None:
-    from asched.cli.explain import print_unblocking
+    from asched.cli.explain import print_costs, print_unblocking
     from asched.cli.explained_nodes import print_nodes
 
     explanation = found.explanation
@@ -271,8 +282,24 @@ def _print(found: FitAnswer, every: bool) -> None:
         print_nodes(explanation, every=every)
     _print_groups(found)
     if found.change is not None:
-        print_text(f"smallest verified change: {found.change.summary}")
+        then = _THEN[found.change.runs]
+        print_text(f"smallest verified change: {found.change.summary}; then {then}")
     print_unblocking(explanation)
+    if found.costs is not None:
+        _print_costs(found.costs)
+    if explanation.costs is not None:
+        print_costs(explanation.costs)
+
+
+def _print_costs(costs: FitCosts) -> None:
+    unit = f"{costs.currency} an hour".strip()
+    print_text(f"pods with a node cost {costs.pods_per_hour:,.4f} {unit}")
+    if costs.waits_per_hour:
+        until = costs.waits_at_most
+        total = "" if until is None else f", at most {until:,.4f} until the median start"
+        print_text(f"the others' waits cost {costs.waits_per_hour:,.4f} {unit}{total}")
+    if costs.change_per_hour is not None:
+        print_text(f"the smallest change costs {costs.change_per_hour:,.4f} {unit}")
 
 
 def _print_estimate(found: StartEstimate) -> None:

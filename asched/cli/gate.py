@@ -87,6 +87,7 @@ def _print(report: GateReport) -> None:
         CHECK_COLUMNS,
         DIFFERENCE_COLUMNS,
         check_rows,
+        cost_rows,
         difference_rows,
         environment_rows,
     )
@@ -99,6 +100,9 @@ def _print(report: GateReport) -> None:
         print_table(("CODE", "BASELINE", "CANDIDATE"), environments)
     if report.checks:
         print_table([name.upper() for name in CHECK_COLUMNS], check_rows(report))
+    costs = cost_rows(report)
+    if costs:
+        print_table(("COST", "BASELINE", "CANDIDATE", "CHANGE"), costs)
     rows = difference_rows(report)
     if rows:
         found = report.candidate.agreement

@@ -87,8 +87,8 @@ def sweep(options: SweepOptions) -> None:
         print_json(SweepReport.of(table, best))
     else:
         _print(table)
-        if best is not None:
-            print_text(f"best {options.best}: {_described(best, table)}")
+        if best is not None and options.best is not None:
+            print_text(f"best {options.best}: {_described(best, table, options.best)}")
     if options.parquet is not None:
         table.write_parquet(options.parquet)
     if options.html is not None:
@@ -107,22 +107,26 @@ def _conditions(given: Sequence[str]) -> dict[str, str]:
 
 
 def _print(table: RunTable) -> None:
-    from asched.planning.report import cell_text, varied_axes
+    from asched.planning.report import cell_text, notes_of, varied_axes
 
     columns = [*varied_axes(table), *(name for name in _FIGURES if name in table.columns)]
     rows = [[cell_text(name, values.get(name)) for name in columns] for values in table.values]
     print_text(f"{table.workload}, {len(table)} runs")
     print_table([name.upper() for name in columns], rows)
+    for note in notes_of(table):
+        print_text(f"note: {note}")
     for row, values in zip(table.rows, table.values, strict=True):
         if row.error:
             print_text(f"failed: {_described(values, table)}: {row.error}")
 
 
-def _described(values: Mapping[str, Value], table: RunTable) -> str:
-    from asched.planning.report import value_text, varied_axes
+def _described(values: Mapping[str, Value], table: RunTable, column: str = "") -> str:
+    """The run and its figures, with those of ``column``."""
+    from asched.planning.report import cell_text, value_text, varied_axes
 
-    settings = [f"{name}={value_text(values[name]) or '-'}" for name in varied_axes(table)]
-    figures = [f"{name} {value_text(values.get(name))}" for name in _FIGURES if values.get(name)]
+    settings = [f"{name}={cell_text(name, values[name]) or '-'}" for name in varied_axes(table)]
+    names = dict.fromkeys(name for name in (*_FIGURES, column) if values.get(name) is not None)
+    figures = [f"{name} {value_text(values[name])}" for name in names]
     return ", ".join([*settings, *figures])
 
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from asched.audit.decision_costs import costs_of_explained
 from asched.audit.explain import explain_pending
 from asched.audit.explanation import Explanation
 from asched.audit.history import Period
@@ -27,6 +28,7 @@ from asched.audit.whatif.recorded_history import (
 )
 from asched.cycle.inspect import AttemptOutcome
 from asched.fit.change import more_nodes, smallest_change
+from asched.fit.costs import costs_of, with_added_nodes, with_wait
 from asched.fit.forecast import (
     Forecast,
     ForecastSettings,
@@ -52,6 +54,7 @@ from asched.framework.pod_groups import group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
+from asched.pricing.prices import Prices
 from asched.simulator.trace import WorkloadTrace
 from asched.state.checkpoint import checkpoint_of
 from asched.state.fold import Fold
@@ -73,6 +76,8 @@ class FitQuery(NamedTuple):
     """Search changes for pods that get no node."""
     forecast: ForecastSettings | None = None
     """Estimate when the pods start if they do not run now."""
+    prices: Prices | None = None
+    """Compute costs."""
 
 
 async def end_of(journal: JournalStore, at_ns: int | None, last_seq: int | None) -> int:
@@ -116,7 +121,8 @@ async def fit(
     ends_here = end == (await journal.head()).seq
     period = Period(0, None if ends_here else date_ns)
     history = await recorded_history(journal, load, period)
-    return replace(answer, estimate=decision.estimate(history, settings, on_sample))
+    estimated = replace(answer, estimate=decision.estimate(history, settings, on_sample))
+    return with_wait(estimated)
 
 
 def fit_on(fold: Fold, query: FitQuery, load: PluginLoader, seq: int) -> FitAnswer:
@@ -176,6 +182,9 @@ class _Decision:
             trial.add(pod)
         keys = [pod.key for pod in manifest.pods] or list(manifest.waiting)
         first = explain_pending(self._state, self._load, keys[0], unblock=False)
+        if self._query.prices is not None:
+            costs = costs_of_explained(first, self._state, self._query.prices)
+            first = replace(first, costs=costs)
         if self._query.most_copies:
             return self._most_copies(first)
         trial.run()
@@ -186,7 +195,7 @@ class _Decision:
         fits = not missing
         feasible = first.outcome == AttemptOutcome.SCHEDULED.value
         best = tuple(node.name for node in first.nodes if feasible and node.rank == 1)
-        workloads = tuple(self._workloads(results))
+        workloads, prices = tuple(self._workloads(results)), self._query.prices
         found = FitAnswer(
             seq=self._seq,
             at=self._at,
@@ -198,6 +207,8 @@ class _Decision:
             change=None,
             notes=tuple(dict.fromkeys(self._notes)),
             explanation=first,
+            # Before a search for changes, which uses up the state.
+            costs=None if prices is None else costs_of(results, self._state, prices),
         )
         if not missing:
             return replace(found, sentence=_fitting_sentence(found, best))
@@ -212,13 +223,16 @@ class _Decision:
         found = replace(found, sentence=_missing_sentence(found, missing[0]))
         if not unblock:
             return found
-        change = smallest_change(first, groups, lambda: self._more_nodes(len(missing)))
-        return replace(found, change=change)
+        change = smallest_change(first, groups, lambda: self._more_nodes(missing))
+        found = replace(found, change=change)
+        prices = self._query.prices
+        return found if prices is None else with_added_nodes(found, state, prices)
 
-    def _more_nodes(self, missing: int) -> FitChange | None:
+    def _more_nodes(self, missing: Sequence[TrialPod]) -> FitChange | None:
         if self._manifest.waiting:
             return None
-        return more_nodes(self._checkpoint, self._load, self._manifest, missing)
+        pods = [self._state.pods[one.key].info for one in missing]
+        return more_nodes(self._checkpoint, self._load, self._manifest, pods)
 
     def _groups(self, missing: list[TrialPod]) -> tuple[PodGroupExplanation, ...]:
         keys = dict.fromkeys(group_of(self._state.pods[one.key].info.pod) for one in missing)

@@ -12,9 +12,12 @@ from asched.audit.unblock import ChangeKind, UnblockingChange
 from asched.fit.forms import FitChange
 from asched.fit.pods import AdmittedManifest
 from asched.fit.trial import FitTrial
+from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.node import HOSTNAME_LABEL, Node
+from asched.plugins.shared import repels
 from asched.state.checkpoint import restore
+from asched.state.cluster import ClusterState
 
 MAX_ADDED: Final = 64
 """Nodes that are added at most."""
@@ -74,17 +77,17 @@ def _summary(change: UnblockingChange, node: str) -> str:
 
 
 def more_nodes(
-    checkpoint: bytes, load: PluginLoader, manifest: AdmittedManifest, missing: int
+    checkpoint: bytes, load: PluginLoader, manifest: AdmittedManifest, missing: Sequence[PodInfo]
 ) -> FitChange | None:
     """The fewest nodes like one of the cluster with which all pods run, by the decisions of the
     scheduler core.
 
-    ``checkpoint`` is the state with the objects of the manifest and without its pods. ``missing``
-    pods have no node.
+    ``checkpoint`` is the state with the objects of the manifest and without its pods. The
+    ``missing`` pods have no node.
     """
-    most = min(missing, MAX_ADDED)
+    most = min(len(missing), MAX_ADDED)
     best: FitChange | None = None
-    for model in _models(checkpoint, load):
+    for model in _models(checkpoint, load, missing[0]):
 
         def works(count: int, model: Node = model) -> bool:
             trial = FitTrial(restore(checkpoint, load), manifest.claim_templates)
@@ -101,14 +104,16 @@ def more_nodes(
         if count:
             most = count - 1
             nodes = "node" if count == 1 else "nodes"
-            best = FitChange(f"add {count} {nodes} like {model.name}", model.name, "all")
+            summary = f"add {count} {nodes} like {model.name}"
+            best = FitChange(summary, model.name, "all", count)
     return best
 
 
-def _models(checkpoint: bytes, load: PluginLoader) -> list[Node]:
-    """One node of each of the most frequent forms."""
+def _models(checkpoint: bytes, load: PluginLoader, pod: PodInfo) -> list[Node]:
+    """One node of each of the most frequent forms, first those that hold the pod when empty."""
     forms: dict[object, list[Node]] = {}
-    for node in restore(checkpoint, load).state.objects(Node).values():
+    state = restore(checkpoint, load).state
+    for node in state.objects(Node).values():
         if node.spec.unschedulable:
             continue
         labels = {k: v for k, v in node.metadata.labels.items() if k != HOSTNAME_LABEL}
@@ -118,5 +123,16 @@ def _models(checkpoint: bytes, load: PluginLoader) -> list[Node]:
             node.spec.taints,
         )
         forms.setdefault(form, []).append(node)
-    largest = sorted(forms.values(), key=lambda nodes: (-len(nodes), nodes[0].name))
-    return [nodes[0] for nodes in largest[:_MODELS]]
+    ordered = sorted(
+        forms.values(),
+        key=lambda nodes: (not _holds(state, nodes[0], pod), -len(nodes), nodes[0].name),
+    )
+    return [nodes[0] for nodes in ordered[:_MODELS]]
+
+
+def _holds(state: ClusterState, node: Node, pod: PodInfo) -> bool:
+    """Whether the empty node has enough of each resource, and no taint that keeps the pod off."""
+    row = state.nodes.row_of(node.name)
+    requests = pod.shape.requests.items()
+    enough = all(int(state.nodes.allocatable(name)[row]) >= amount for name, amount in requests)
+    return enough and not repels(node.spec.taints, pod.pod.spec.tolerations)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from asched.audit.lookup import AuditError
 from asched.audit.whatif.pod_lifetime import as_created
 from asched.fit.forms import StartEstimate
 from asched.fit.lifetimes import LifetimeModel, draw_ns, ran_ns
@@ -29,6 +30,8 @@ from asched.state.records import Bound
 LOW: Final = 0.1
 HIGH: Final = 0.9
 """The quantiles of the 80 % interval."""
+MAX_ARRIVALS: Final = 1_000_000
+"""Pods that a sample creates at most, if it needs the whole horizon: more take minutes each."""
 _PARTS: Final = (64, 16, 4, 1)
 """Divisors of the horizon: a sample that needs all of it takes a third longer."""
 
@@ -131,8 +134,10 @@ class Forecast:
         start before the horizon are missing.
 
         ``added`` pods are created now, ``wanted`` are the uids of pods of the state or of added
-        ones. Raises SimulationStuckError, ProfileError.
+        ones. Raises AuditError for more than :data:`MAX_ARRIVALS`, SimulationStuckError,
+        ProfileError.
         """
+        self._check_arrivals()
         uids = frozenset(wanted)
         curves = [(pod, self._curve(pod)) for pod in added]
         found = []
@@ -140,6 +145,19 @@ class Forecast:
             found.append(self._sample(number, curves, uids))
             self._on_sample()
         return found
+
+    def _check_arrivals(self) -> None:
+        history = self._history
+        period_ns = history.now_ns - history.begin_ns
+        if not self._settings.arrivals or period_ns <= 0:
+            return
+        number = len(history.arrived) * self._horizon_ns // period_ns
+        if number > MAX_ARRIVALS:
+            raise AuditError(
+                f"an estimate would create {number:,} pods in each sample:"
+                f" {len(history.arrived):,} arrived in {period_ns / NS_PER_S:,.0f} s of the"
+                " journal; choose a shorter --horizon, or --no-arrivals"
+            )
 
     def _curve(self, pod: Pod) -> SurvivalCurve:
         return self._history.lifetimes.curve(pod)

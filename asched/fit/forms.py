@@ -57,6 +57,23 @@ class FitChange(msgspec.Struct, frozen=True, rename="camel"):
     runs: str = "next"
     """``all``: all pods run then. ``group``: the PodGroup is admitted. ``next``: the first pod
     without a node passes all filters."""
+    nodes: int = 0
+    """Number of nodes like ``node`` that are added."""
+
+
+class FitCosts(msgspec.Struct, frozen=True, rename="camel"):
+    """Costs in the currency of the prices."""
+
+    pods_per_hour: float
+    """What the pods with a node account for, of the prices of their nodes."""
+    waits_per_hour: float
+    """What an hour costs in which the others wait."""
+    change_per_hour: float | None = None
+    """The price of the added nodes, if the smallest change adds some."""
+    waits_at_most: float | None = None
+    """The cost of the others' waits until the estimated median start of the last pod. None without
+    an estimate, and if that start is after the horizon."""
+    currency: str = ""
 
 
 class StartEstimate(msgspec.Struct, frozen=True, rename="camel"):
@@ -103,3 +120,5 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The PodGroups of the pods without a node."""
     estimate: StartEstimate | None = None
     """None if all pods run now, or if none was asked for."""
+    costs: FitCosts | None = None
+    """None without prices."""

@@ -9,6 +9,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from asched.gate.verdict import GateReport, number_text
 from asched.planning.conditions import number
+from asched.planning.table import COST_COLUMNS
 
 _TEMPLATES: Final = Environment(
     loader=ChoiceLoader([PackageLoader("asched.gate"), PackageLoader("asched.audit.whatif")]),
@@ -76,6 +77,11 @@ def difference_rows(report: GateReport) -> list[Sequence[str]]:
         )
         for one in report.differences
     ]
+
+
+def cost_rows(report: GateReport) -> list[Sequence[str]]:
+    """The costs as rows of name, baseline, candidate and change; none without prices."""
+    return [row for row in _figure_rows(report) if row[0] in COST_COLUMNS]
 
 
 def _figure_rows(report: GateReport) -> Iterator[Sequence[str]]:

@@ -51,19 +51,19 @@ class GateReport(msgspec.Struct, frozen=True, rename="camel"):
     def reasons(self) -> list[str]:
         """Why the candidate failed, one a line."""
         found = [self.candidate.error] if self.candidate.error else []
-        found += [
-            f"{check.column} {check.condition}: {number_text(check.candidate)}, expected"
-            f" {check.condition.split()[0]} {number_text(check.limit)}"
-            for check in self.checks
-            if not check.passed
-        ]
-        return found
+        return found + [_reason(check) for check in self.checks if not check.passed]
 
     @property
     def differences(self) -> tuple[DecisionDifference, ...]:
         """Decisions that the candidate makes differently."""
         found = self.candidate.agreement
         return () if found is None else found.differences
+
+
+def _reason(check: ThresholdCheck) -> str:
+    limit = f"{check.condition.split()[0]} {number_text(check.limit)}"
+    relative = f" ({check.condition})" if "baseline" in check.condition else ""
+    return f"{check.column} is {number_text(check.candidate)}, expected {limit}{relative}"
 
 
 def judged(

@@ -175,9 +175,9 @@ class MemoryStore:
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         await anyio.lowlevel.checkpoint()
         marks = []
-        for seq in sorted(self._journal.checkpoints):
+        for seq, blob in sorted(self._journal.checkpoints.items()):
             batch = self._journal.batches[bisect_left(self._journal.last_seqs, seq)].batch
-            marks.append(CheckpointMark(seq, batch.batch, batch.hash))
+            marks.append(CheckpointMark(seq, batch.batch, batch.hash, len(blob)))
         return marks
 
     async def check_definitions(self) -> None:

@@ -327,7 +327,8 @@ class SqlStore(SqlProofs):
 
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         checkpoint = JOURNAL_CHECKPOINT.c
-        query = select(checkpoint.seq, checkpoint.batch, checkpoint.batch_hash)
+        size = func.length(checkpoint.blob)
+        query = select(checkpoint.seq, checkpoint.batch, checkpoint.batch_hash, size)
         return list(starmap(CheckpointMark, await self._all(query.order_by(checkpoint.seq))))
 
     def archiving(self) -> AbstractAsyncContextManager[None]:

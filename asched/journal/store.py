@@ -58,6 +58,8 @@ class CheckpointMark(NamedTuple):
     """The last record that is folded."""
     batch: int
     batch_hash: str
+    size: int = 0
+    """Bytes of the checkpoint; 0 if unknown."""
 
 
 class JournalStore(Protocol):

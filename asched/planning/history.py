@@ -76,13 +76,7 @@ class History(NamedTuple):
     def first_written_ns(self) -> int:
         """When the first record was written that is not archived. Raises JournalError."""
 
-        async def ask(journal: JournalStore) -> int:
-            archived = (await journal.archived()).seq
-            async for stored in journal.read(archived, archived + 1):
-                return stored.written_at_ns
-            return 0
-
-        return self.query(ask)
+        return self.query(_first_written_ns)
 
     async def _planned(self, journal: JournalStore, days: float | None) -> JournalPeriod:
         head = await journal.head()
@@ -94,6 +88,8 @@ class History(NamedTuple):
         until_ns = written_ns if self.until_ns is None else min(self.until_ns, written_ns)
         if until_ns < self.since_ns:
             raise PlanningError("the period has no records: it begins after the journal's end")
+        if until_ns < await _first_written_ns(journal):
+            raise PlanningError("the period has no records: it ends before the journal's begin")
         since_ns = self.since_ns
         if days is not None:
             since_ns = max(since_ns, until_ns - int(days * _NS_PER_DAY))
@@ -114,6 +110,13 @@ class History(NamedTuple):
                     f" begin at {begin:%Y-%m-%dT%H:%M:%SZ} or later, or restore them (asched"
                     " journal restore)"
                 )
+
+
+async def _first_written_ns(journal: JournalStore) -> int:
+    archived = (await journal.archived()).seq
+    async for stored in journal.read(archived, archived + 1):
+        return stored.written_at_ns
+    return 0
 
 
 def open_history(url: str | Path) -> History:

@@ -15,11 +15,11 @@ from asched.planning.conditions import Value
 from asched.planning.sweep_file import RECORDED
 from asched.planning.table import AXES, RunRow, RunTable
 
-COST: Final = "node_hours"
 WAIT: Final = "p95_wait_s"
 MAX_LINES: Final = 8
 """Runs with a line in the chart of waits: readers cannot distinguish more colors."""
 MAX_CLASSES: Final = 20
+MAX_NOTES: Final = 10
 _COLUMNS: Final = (
     *("nodes", "placed", "pending_at_end", "p50_wait_s", "p95_wait_s", "p99_wait_s", "evictions"),
     *("cpu_utilisation_mean", "node_hours", "cost", "idle_cost", "wait_cost"),
@@ -27,6 +27,7 @@ _COLUMNS: Final = (
 SEED_COLUMNS: Final = (
     *("placed", "mean_wait_s", "p95_wait_s", "p99_wait_s", "evictions", "node_hours", "cost"),
 )
+_COST_NAMES: Final = {"cost": "cost of the nodes", "node_hours": "node hours"}
 _MIN_WAIT_S: Final = 0.001
 
 _TEMPLATES: Final = Environment(
@@ -84,7 +85,8 @@ def sweep_page(table: RunTable, title: str) -> str:
         runs=len(table),
         version=__version__,
         failed=[(name_of(row, table), row.error) for row in table.rows if row.error],
-        notes=_notes(shown),
+        notes=notes_of(table),
+        cost_name=_COST_NAMES[cost_column(table)],
         columns=columns,
         rows=[[cell_text(name, values.get(name)) for name in columns] for values in table.values],
         points=points,
@@ -105,15 +107,27 @@ def varied_axes(table: RunTable) -> list[str]:
 
 
 def name_of(row: RunRow, table: RunTable) -> str:
-    """The settings in which the runs differ, as text."""
-    values = row.values()
-    parts = [f"{name} {value_text(values[name]) or 'as recorded'}" for name in varied_axes(table)]
+    """The settings in which the run differs from the first one, as text."""
+    values, baseline = row.values(), table.values[0]
+    parts = [
+        f"{name} {cell_text(name, values[name]) or 'none'}"
+        for name in varied_axes(table)
+        if values[name] != baseline[name]
+    ]
     return ", ".join(parts) or "baseline"
 
 
-def _notes(rows: Sequence[RunRow]) -> list[str]:
-    notes = (note for row in rows if row.figures is not None for note in row.figures.notes)
-    return list(dict.fromkeys(notes))
+def notes_of(table: RunTable) -> list[str]:
+    """What the runs note for the reader, without repetitions and at most :data:`MAX_NOTES`."""
+    found = (note for row in table.rows if row.figures is not None for note in row.figures.notes)
+    notes = list(dict.fromkeys(found))
+    omitted = len(notes) - MAX_NOTES
+    return notes if omitted <= 0 else [*notes[:MAX_NOTES], f"{omitted:,} more notes are omitted"]
+
+
+def cost_column(table: RunTable) -> str:
+    """The column of the Pareto front: the price of the nodes, or without prices their hours."""
+    return "cost" if "cost" in table.columns else "node_hours"
 
 
 def value_text(value: Value) -> str:
@@ -171,15 +185,16 @@ def _range_text(name: str, runs: Sequence[Mapping[str, Value]]) -> str:
 
 def _points(table: RunTable, series: str | None) -> tuple[list[Point], PlotAxes]:
     """Cost against wait, both from zero."""
+    column = cost_column(table)
     placed = [
         (index, cost, wait)
         for index, values in enumerate(table.values)
-        if (cost := _number(values, COST)) is not None
+        if (cost := _number(values, column)) is not None
         and (wait := _number(values, WAIT)) is not None
     ]
     if not placed:
         return [], PlotAxes((), ())
-    front = set(table.pareto(COST, WAIT))
+    front = set(table.pareto(column, WAIT))
     names = _values_of(series, table)
     most_x, step_x = upper_bound([cost for _, cost, _ in placed])
     most_y = max(wait for _, _, wait in placed) or 1.0
@@ -187,7 +202,8 @@ def _points(table: RunTable, series: str | None) -> tuple[list[Point], PlotAxes]
         Point(
             _x(cost / most_x),
             _y(wait / most_y),
-            f"{name_of(table.rows[index], table)}: {value_text(cost)} h, {span_label(wait)}",
+            f"{name_of(table.rows[index], table)}: {column} {value_text(cost)},"
+            f" {WAIT} {value_text(wait)}",
             _series_number(table.values[index], series, names),
             index in front,
             index == 0,

@@ -21,6 +21,7 @@ AXES: Final = (
 )
 """The columns that identify a run."""
 
+COST_COLUMNS: Final = ("cost", "idle_cost", "wait_cost", "total_cost")
 _MORE_IS_BETTER: Final = ("placed", "utilisation")
 
 
@@ -75,10 +76,10 @@ def _columns(run: RunFigures) -> Iterator[tuple[str, Value]]:
         if found.fragmentation is not None:
             yield f"{resource}_fragmentation_mean", found.fragmentation.mean
     if figures.costs is not None:
-        yield "cost", figures.costs.nodes
-        yield "idle_cost", figures.costs.idle
-        yield "wait_cost", figures.costs.waits
-        yield "total_cost", figures.costs.total
+        costs = figures.costs
+        yield from zip(
+            COST_COLUMNS, (costs.nodes, costs.idle, costs.waits, costs.total), strict=True
+        )
     yield "hard_spread_violations", figures.spread.hard_at_placement
     yield "sha256", run.sha256
 

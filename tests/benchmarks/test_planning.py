@@ -24,7 +24,13 @@ def test_bounds_of_the_model(items_s: list[float], reading_s: float, dispatch_s:
 
 
 def test_scaling_ends_where_the_scheduler_is_busy() -> None:
-    speed = Speed(items=10, one_s=100.0, two_s=52.0, cpu_s=100.0, work_cpu_s=97.0)
+    speed = Speed(
+        items=10,
+        one_s=100.0,
+        two_s=52.0,
+        cpu_s=[100.0, 110.0, 90.0],
+        work_cpu_s=[97.0, 110.0, 80.0],
+    )
     found = PlanningFigures(1, speed, speed, 1.0, 0.5, 3.0, 2.0, 200.0, 210.0, 0.1)
     model = found.model(1.0)
     assert list(model) == [*WORKERS]

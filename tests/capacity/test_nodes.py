@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.audit.lookup import AuditError
-from asched.capacity.node_counts import initial_nodes
+from asched.capacity.node_counts import initial_nodes, node_changes
 from asched.capacity.node_mix import NodeMix, with_node_mix
 from asched.capacity.spot_nodes import SpotNodes, with_spot_nodes
 from asched.model.node import Node
@@ -26,7 +26,8 @@ from asched.simulator.trace import (
     WorkloadRun,
     WorkloadTrace,
 )
-from tests.audit.recording import REGISTRY
+from tests.audit.recording import REGISTRY, Recording, node, pod
+from tests.audit.whatif.histories import history_of
 from tests.planning.journals import SCENARIO
 from tests.run_size import examples
 
@@ -161,3 +162,28 @@ def test_other_nodes_do_not_change_when_one_vanishes() -> None:
         ]
 
     assert times("large-2") == times("large-2,small-0,large-3")
+
+
+async def test_nodes_that_a_daemon_lists_are_there_from_the_beginning() -> None:
+    """It starts with a turn of its own, and lists nodes in the next one."""
+    recording = Recording()
+    recording.turn(0.1)
+    recording.see(node("n0"), node("n1"))
+    recording.turn(0.2)
+    recording.see(pod("p"))
+    recording.bind(recording.decide())
+    recording.turn(1)
+    recording.see(node("later"))
+    recording.turn(2)
+    history = await history_of(recording)
+    assert initial_nodes(history.trace) == ["n0", "n1"]
+    assert [*node_changes(history.trace, "", "50%", 0).removed] in (["n0"], ["n1"])
+
+
+@pytest.mark.parametrize("number", ["10%", "3"])
+def test_no_node_at_the_beginning(number: str) -> None:
+    empty = WorkloadTrace((), 0)
+    with pytest.raises(AuditError, match="drop_nodes: the workload has no nodes at its beginning"):
+        node_changes(empty, "", number, 0)
+    with pytest.raises(AuditError, match="add_nodes: the workload has no nodes at its beginning"):
+        node_changes(empty, number, "", 0)

@@ -125,7 +125,7 @@ async def test_apply_frees_nodes_and_its_journal_replays(tmp_path: Path) -> None
     async with spread_cluster(tmp_path) as (w, _):
         code, out = await consolidate(w, "--apply", "--timeout", "20")
         assert code == 0, out
-        assert "n2 is free and cordoned, after 1 evictions" in out
+        assert "n2 is free and cordoned, after 1 eviction" in out
         assert nodes_in_use(w) == {"n3"}
         assert cordoned(w) == {"n0", "n1", "n2"}
         node = w.cluster.get("nodes", "n1")
@@ -174,7 +174,7 @@ async def test_missing_replacement_stops_and_uncordons(tmp_path: Path) -> None:
         replica_sets.active = False
         code, out = await consolidate(w, "--apply", "--timeout", "1")
         assert code == 1
-        assert "stopped at n0 after 1 evictions: the replacement of pod default/web-1" in out
+        assert "stopped at n0 after 1 eviction: the replacement of pod default/web-1" in out
         assert cordoned(w) == set()
     ended = [each for each in await records_of(w) if isinstance(each, ConsolidationEnded)]
     assert [(each.domain, each.evicted) for each in ended] == [("n0", 1)]

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from asched.audit.lookup import AuditError
 from asched.fit.answer import FitQuery, fit
-from asched.fit.forms import FitAnswer
+from asched.fit.forms import FitAnswer, FitCosts
 from asched.fit.manifest import object_of
 from asched.model.resources import Resource, decode
 from asched.model.workloads import PriorityClass
+from asched.pricing.prices import parse_prices
 from asched.state.records import Assigned
 from tests.audit.recording import REGISTRY, Recording, node, pod
+from tests.plugins.dynamic_resources.objects import a_slice
 from tests.run_size import examples
 
 Object = dict[str, Any]
@@ -128,6 +130,41 @@ async def test_added_nodes_are_the_fewest_that_suffice() -> None:
     assert not (await answer(grown, one_pod("2"), copies=5)).fits
     grown = cluster([4, 4, 4, 4, 4], [4, 4])
     assert (await answer(grown, one_pod("2"), copies=5)).fits
+
+
+async def test_added_nodes_bring_their_devices() -> None:
+    recording = cluster([1], [])
+    recording.see(a_slice("n0", "gpu-0"))
+    found = await answer(recording, one_pod("1"), copies=2)
+    assert found.change is not None
+    assert found.change.summary == "add 1 node like n0"
+
+
+async def test_added_nodes_are_like_those_that_hold_the_pod() -> None:
+    """Many small nodes of several forms, and one node that is large enough."""
+    recording = Recording()
+    small = [node(f"s{number}-{form}", "1", form=form) for form in "abcde" for number in range(2)]
+    recording.see(*small, node("large", "4"))
+    found = await answer(recording, one_pod("3"), copies=3)
+    assert found.change is not None
+    assert (found.change.summary, found.change.runs) == ("add 2 nodes like large", "all")
+
+
+async def test_costs_of_pods_waits_and_added_nodes() -> None:
+    prices = parse_prices(
+        "apiVersion: asched.dev/v1\nkind: Prices\ncurrency: EUR\n"
+        "resources: {cpu: 1}\nwaits: [{perHour: 0.5}]\n",
+        "prices.yaml",
+    )
+    found = await answer(cluster([4], [1]), one_pod("2"), copies=4, prices=prices)
+    assert found.workloads[0].placed == 1
+    assert found.change is not None
+    assert (found.change.node, found.change.nodes) == ("n0", 2)
+    assert found.costs == FitCosts(2.0, 1.5, change_per_hour=8.0, currency="EUR")
+    fitting = await answer(cluster([4], [1]), one_pod("2"), prices=prices)
+    assert fitting.costs == FitCosts(2.0, 0.0, currency="EUR")
+    assert fitting.explanation.costs is not None
+    assert fitting.explanation.costs.chosen.node == "n0"
 
 
 async def test_smaller_change_precedes_new_nodes() -> None:

@@ -98,6 +98,12 @@ async def test_arrivals_delay_a_large_pod() -> None:
     assert (found.low_s, found.median_s) == (None, None)
 
 
+async def test_too_many_arrivals_are_an_error() -> None:
+    store = await recorded(scenario())
+    with pytest.raises(AuditError, match="1,200,000 pods in each sample: 28 arrived in 700 s"):
+        await estimated(store, "4", 700, horizon_s=30e6)
+
+
 async def test_same_seed_gives_the_same_estimate() -> None:
     store = await recorded(scenario(lifetime="{exponential: 100s}", every="24s"))
     first = await estimated(store, "3", 700, arrivals=False, horizon_s=1200.0)

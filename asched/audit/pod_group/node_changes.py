@@ -275,7 +275,8 @@ def node_copy(
     labels = {**model.metadata.labels, HOSTNAME_LABEL: name, **labels}
     metadata = replace(model.metadata, name=name, uid=f"uid-{name}", labels=labels)
     yield replace(model, metadata=metadata)
-    for item in state.objects(ResourceSlice).values():
+    # Callers add the copies to the same state.
+    for item in tuple(state.objects(ResourceSlice).values()):
         if item.spec.node_name != model.name:
             continue
         own = f"{item.name}-{name}"

@@ -72,7 +72,7 @@ async def recorded_history(
     first_seq = await _first_seq(journal, period)
     fold = await fold_before(journal, load, first_seq)
     extractor: TraceExtractor | None = None
-    end_ns = 0
+    first_ns = end_ns = 0
     until_ns = period.until_ns
     last_seq = None if until_ns is None else await last_seq_at(journal, until_ns)
     async for stored in journal.read(first_seq - 1):
@@ -85,18 +85,22 @@ async def recorded_history(
                 end_ns = until_ns - ahead_ns
                 break
             end_ns = record.now_ns
-            if extractor is None and stored.written_at_ns >= period.since_ns:
-                # Without earlier records there is no state at the start of the period.
-                begin_ns = period.since_ns - ahead_ns if fold.state.now_ns else record.now_ns
-                apply_stored(fold, stored)
-                extractor = TraceExtractor(fold, begin_ns, shadow=await _in_shadow_mode(journal))
-                continue
-        if extractor is None:
-            apply_stored(fold, stored)
-        else:
-            apply_stored(extractor, stored)
-    if extractor is None:
+            if not first_ns and stored.written_at_ns >= period.since_ns:
+                first_ns = record.now_ns
+                if fold.state.now_ns:
+                    apply_stored(fold, stored)
+                    begin_ns = period.since_ns - ahead_ns
+                    extractor = await _extractor(journal, fold, begin_ns)
+                    continue
+        if first_ns and extractor is None and subject_of(record).startswith("pod/"):
+            # Without earlier records there is no state at the start of the period. What a daemon
+            # lists before the first pod, in later turns, is there from the beginning on.
+            extractor = await _extractor(journal, fold, first_ns)
+        apply_stored(fold if extractor is None else extractor, stored)
+    if not first_ns:
         raise AuditError(await _no_records(journal))
+    if extractor is None:
+        extractor = await _extractor(journal, fold, first_ns)
     if not (fold.state.profiles or fold.state.sessions):
         raise AuditError("the journal has no configuration up to that time: nothing was scheduled")
     recorded = extractor.run(end_ns)
@@ -106,6 +110,10 @@ async def recorded_history(
         recorded_scheduler(fold.state, recorded),
         tuple(_notes(extractor, fold.state)),
     )
+
+
+async def _extractor(journal: JournalStore, fold: Fold, begin_ns: int) -> TraceExtractor:
+    return TraceExtractor(fold, begin_ns, shadow=await _in_shadow_mode(journal))
 
 
 async def _first_seq(journal: JournalStore, period: Period) -> int:
