@@ -12,7 +12,7 @@ Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
@@ -208,7 +208,13 @@ class KnownObjects:
     def __init__(self, blob: bytes) -> None:
         """Raises :class:`CheckpointError`."""
         with _damage():
-            state = _parts(StateSnapshot, _parts(CheckpointContent, _content(blob))["state"])
+            content = _parts(CheckpointContent, _content(blob))
+            # Others find the shapes of these pods as long as they are in use.
+            self._templates = Templates()
+            self._templates.restore(
+                msgspec.msgpack.decode(content["templates"], type=TemplatesSnapshot)
+            )
+            state = _parts(StateSnapshot, content["state"])
             self._form = bytes(state["objects"])
             forms = msgspec.msgpack.decode(self._form, type=list[msgspec.Raw])
             self._by_form = {bytes(form): _decode_object(form) for form in forms}
@@ -269,16 +275,21 @@ def _parts(kind: type[StoredForm], stored: bytes | msgspec.Raw) -> dict[str, msg
 
 def restore(blob: bytes, load: PluginLoader, known: KnownObjects | None = None) -> Fold:
     """A fold of the stored state. ``load`` returns the plugins of its profiles. With ``known``
-    objects, which do not change, less is decoded.
+    objects, which do not change, less is decoded, and a pod only when it is first read.
 
     Raises :class:`CheckpointError` for a checkpoint of another format, or a damaged one.
     """
     fold = Fold(ClusterState(), load)
     with _damage():
-        form = msgspec.msgpack.decode(_content(blob), type=CheckpointContent)
-        fold.state.templates.restore(form.templates)
-        pods = _StoredPods(form, fold.state.templates)
-        _restore(fold, pods.decode(form.state), known)
+        parts = _parts(CheckpointContent, _content(blob))
+        templates = fold.state.templates
+        templates.restore(msgspec.msgpack.decode(parts["templates"], type=TemplatesSnapshot))
+        full = msgspec.msgpack.decode(parts["full_pods"], type=tuple[Pod, ...])
+        copied = templates.stored_pods(parts["copied_pods"], lazily=known is not None)
+        decode_value = _decoder_of(_pods_by_number(full, copied))
+        kind = StateSnapshot[msgspec.Raw]
+        state = msgspec.msgpack.decode(parts["state"], type=kind, dec_hook=decode_value)
+        _restore(fold, state, known)
     return fold
 
 
@@ -424,26 +435,32 @@ class _PodNumbers:
         return record if restore_copy(record, common) == pod else None
 
 
-class _StoredPods:
-    """The pods of a checkpoint by number."""
+def _pods_by_number(full: Iterable[Pod], copied: Sequence[PodInfo]) -> list[PodInfo | None]:
+    whole = [*map(PodInfo, full)]
+    pods: list[PodInfo | None] = [None] * (2 * max(len(whole), len(copied)))
+    pods[: 2 * len(whole) : 2] = whole
+    pods[1 : 2 * len(copied) : 2] = copied
+    return pods
 
-    def __init__(self, form: CheckpointContent, templates: Templates) -> None:
-        full, copied = [*map(PodInfo, form.full_pods)], templates.stored_pods(form.copied_pods)
-        pods = dict(zip(range(0, 2 * len(full), 2), full, strict=True))
-        pods.update(zip(range(1, 2 * len(copied), 2), copied, strict=True))
-        self._pod = pods.__getitem__
 
-    def decode(self, state: msgspec.Raw) -> StateSnapshot[msgspec.Raw]:
-        kind = StateSnapshot[msgspec.Raw]
-        return msgspec.msgpack.decode(state, type=kind, dec_hook=self._decode_value)
+def _decoder_of(pods: list[PodInfo | None]) -> Callable[[type, Any], object]:
+    """Decodes the types that are no stored forms."""
 
-    def _decode_value(self, kind: type, value: Any) -> object:
+    def pod_of(number: int) -> PodInfo:
+        found = pods[number]
+        if found is None:
+            raise LookupError(f"no pod {number}")
+        return found
+
+    def decode_value(kind: type, value: Any) -> object:
         # Called for each pod of the state.
         if kind is PodInfo:
-            return self._pod(value)
+            return pods[value]
         if kind is PodsOnRows:
-            return PodsOnRows(map(self._pod, value))
+            return PodsOnRows(map(pod_of, value))
         if kind is QueuedClusterEvent:
-            return event_from_form(value, self._pod)
+            return event_from_form(value, pod_of)
         dtype, items = value
         return np.array(items, dtype)
+
+    return decode_value

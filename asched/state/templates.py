@@ -10,7 +10,7 @@ compares pods. A template is removed with its last pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,7 +20,7 @@ from asched.framework.pod_info import LabelSet, PodInfo, PodShape
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod, PodStatus
 from asched.state.records import PodObserved
-from asched.state.stored_form import StoredForm
+from asched.state.stored_form import Record, StoredForm
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -48,13 +48,32 @@ class _Template:
     users: int = 1
 
 
+class CopyName(Record, tag="PodObserved"):
+    """What is read at once of a stored :class:`PodObserved`."""
+
+    key: str
+    uid: str
+    template: int
+    labels: object = None
+    annotations: object = None
+
+
+def _decode_copy(record: msgspec.Raw) -> PodObserved:
+    return msgspec.msgpack.decode(record, type=PodObserved)
+
+
 class _CopiedPod(PodInfo):
     """A copy of a template. Most pods of a restored state are never read."""
 
     __slots__ = ("_source", "_template", "priority")
 
-    def __init__(self, record: PodObserved, template: _Template) -> None:
-        self._source: PodObserved | Pod = record
+    def __init__(
+        self,
+        record: CopyName,
+        source: PodObserved | msgspec.Raw,
+        template: _Template,
+    ) -> None:
+        self._source: PodObserved | msgspec.Raw | Pod = source
         self._template = template
         self._label_set = template.labels if record.labels is None else None
         self.uid = record.uid
@@ -66,9 +85,12 @@ class _CopiedPod(PodInfo):
     def pod(self) -> Pod:  # type: ignore[override]
         """Created when it is first read."""
         source = self._source
-        if isinstance(source, PodObserved):
-            source = self._source = restore_copy(source, self._template.pod)
-        return source
+        if isinstance(source, Pod):
+            return source
+        if isinstance(source, msgspec.Raw):
+            source = _decode_copy(source)
+        pod = self._source = restore_copy(source, self._template.pod)
+        return pod
 
     @property
     def namespace(self) -> str:
@@ -135,14 +157,18 @@ class Templates:
         labels = template.labels if record.labels is None else None
         return PodInfo(restore_copy(record, template.pod), shape, labels)
 
-    def stored_pods(self, records: Iterable[PodObserved]) -> list[PodInfo]:
-        """As :meth:`pod_of` for each; a pod itself is created when it is first read."""
-        templates = self._by_number
+    def stored_pods(self, records: msgspec.Raw, *, lazily: bool) -> list[PodInfo]:
+        """As :meth:`pod_of` for an encoded tuple of records. A pod itself is created when it is
+        first read, and with ``lazily`` its record is decoded then. Raises MsgspecError."""
+        decode, templates = msgspec.msgpack.decode, self._by_number
+        sources: Sequence[PodObserved | msgspec.Raw]
+        sources = decode(records, type=list[msgspec.Raw] if lazily else list[PodObserved])
+        names = decode(records, type=list[CopyName])
         return [
-            _CopiedPod(record, templates[record.template])
-            if record.annotations is None
-            else self.pod_of(record)
-            for record in records
+            _CopiedPod(name, source, templates[name.template])
+            if name.annotations is None
+            else self.pod_of(source if isinstance(source, PodObserved) else _decode_copy(source))
+            for name, source in zip(names, sources, strict=True)
         ]
 
     def in_groups(self) -> frozenset[int]:

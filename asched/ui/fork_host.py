@@ -15,8 +15,8 @@ import signal
 import sys
 import traceback
 import zlib
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -29,6 +29,7 @@ from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import ProfileError
 from asched.journal.errors import JournalError
 from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
 from asched.proof.keys import JournalKeys
 from asched.state.checkpoint import CheckpointError, KnownObjects
 from asched.state.cluster import ClusterState
@@ -93,7 +94,8 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_heap()
     _import_questions(settings.registry)
-    known = _known_objects(asyncio.run(_newest_checkpoint(settings)))
+    opened, newest = asyncio.run(_opened(settings))
+    known = _known_objects(newest)
     return_free_memory()
     gc.freeze()  # without a collection: the pages that it frees would be copied in each child
     children: dict[int, _Child] = {}
@@ -106,7 +108,7 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
                     call: WorkerCall = connection.recv()
                     if known is None and call.states is not None:
                         known = _known_objects(newest_state(call.states))
-                    pipe, child = _forked(settings, call, known)
+                    pipe, child = _forked(settings, call, opened, known)
                     children[pipe] = child
                 else:
                     assert isinstance(ready, int), "the others are pipes"
@@ -136,13 +138,32 @@ def _import_questions(registry: PluginRegistry) -> None:
         log.warning("plugins not loaded in advance", reason=str(error))
 
 
-async def _newest_checkpoint(settings: WorkerSettings) -> bytes | None:
-    """Opening a journal imports its driver. No thread may be left: this process forks."""
+async def _opened(settings: WorkerSettings) -> tuple[JournalStore | None, bytes | None]:
+    """The journal, whose connections are closed, and its newest checkpoint. No thread may be left:
+    this process forks. Children share the driver and the statements that were compiled."""
     with suppress(JournalError):
         async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
             found = await store.load_checkpoint()
-            return None if found is None else found.blob
-    return None
+            for subject in ("none", None):
+                async for _ in store.read(0, 1, subject=subject):
+                    pass
+            return store, None if found is None else found.blob
+    return None, None
+
+
+@asynccontextmanager
+async def _connected(
+    settings: WorkerSettings, opened: JournalStore | None
+) -> AsyncIterator[JournalStore]:
+    """The opened journal, which connects when it is read."""
+    if opened is None:
+        async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
+            yield store
+        return
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
 
 def _known_objects(blob: bytes | None) -> KnownObjects | None:
@@ -153,7 +174,10 @@ def _known_objects(blob: bytes | None) -> KnownObjects | None:
 
 
 def _forked(
-    settings: WorkerSettings, call: WorkerCall, known: KnownObjects | None
+    settings: WorkerSettings,
+    call: WorkerCall,
+    opened: JournalStore | None,
+    known: KnownObjects | None,
 ) -> tuple[int, _Child]:
     """Start a child for a call."""
     reading, writing = os.pipe()
@@ -161,7 +185,8 @@ def _forked(
     if not pid:
         gc.disable()
         _write_and_exit(
-            writing, lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call, known)))
+            writing,
+            lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call, opened, known))),
         )
     os.close(writing)
     return reading, _Child(call.number, pid, bytearray())
@@ -182,10 +207,13 @@ def _read(connection: Connection, children: dict[int, _Child], pipe: int) -> Non
 
 
 async def _answer(
-    settings: WorkerSettings, call: WorkerCall, known: KnownObjects | None
+    settings: WorkerSettings,
+    call: WorkerCall,
+    opened: JournalStore | None,
+    known: KnownObjects | None,
 ) -> WorkerAnswer:
     try:
-        async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
+        async with _connected(settings, opened) as store:
             journal = PastStates(with_states(store, call.states, known), settings.registry)
             found = await call.function(journal, *call.arguments)
         return WorkerAnswer(call.number, _compressed(msgspec.msgpack.encode(found)))

@@ -12,7 +12,7 @@ from asched.audit.entries import PodTimeline
 from asched.audit.evictions import EvictionKind, EvictionReport, EvictionReports
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.gangs import GangPhase, GangsReport, GangSummary
-from asched.audit.group_history import CauseLink, GroupHistory, group_history, history_of
+from asched.audit.group_history import CauseLink, group_history, history_of
 from asched.audit.groups import (
     GANG,
     GroupExplanation,
@@ -34,6 +34,8 @@ from asched.ui.pods import TimelineSpan, spans_of
 
 MAX_MEMBERS: Final = 200
 """Pods of a timeline."""
+MAX_ENTRIES: Final = 100
+"""Entries of each of them: a pod that is retried for hours has thousands."""
 
 
 class MemberSpans(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,6 +62,8 @@ class GroupTimeline(msgspec.Struct, frozen=True, rename="camel"):
     causes: tuple[CauseLink, ...]
     omitted: int
     """Older pods beyond the limit."""
+    omitted_entries: int = 0
+    """Older entries of the pods beyond the limit of each, with their causes."""
 
 
 def _indexed(reader: JournalReader, group: GroupName) -> IndexedGroup | None:
@@ -117,16 +121,19 @@ async def group_why(journal: PastStates, key: str, seq: int) -> PodGroupExplanat
 async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment) -> GroupTimeline:
     """Raises as :func:`group_explanation`."""
     seq = await reader.seq_of(moment)
-    found, omitted = await _indexed_history(reader, group, seq) or (None, 0)
-    if found is None:
+    indexed = await _indexed_timelines(reader, group, seq)
+    if indexed is None:
         first, last = await _extent(reader, group)
-        found = await reader.call(_history, group, first, min(seq, last or seq))
+        whole = await reader.call(_timelines, group, first, min(seq, last or seq))
+        indexed = whole, 0
+    whole, omitted = indexed
+    newest = sorted(whole, key=lambda pod: pod.entries[0].seq)[-MAX_MEMBERS:]
+    shortened = [msgspec.structs.replace(pod, entries=pod.entries[-MAX_ENTRIES:]) for pod in newest]
+    found = history_of(shortened, reader.logs.evictions, seq)
     until = reader.date_ns(seq)
     if until is None:
         until = await reader.at(seq, _date_ns)
-    newest = sorted(found.pods, key=lambda pod: pod.entries[0].seq)[-MAX_MEMBERS:]
-    kept = {pod.uid for pod in newest}
-    pods = tuple(pod for pod in found.pods if pod.uid in kept)
+    pods = found.pods
     return GroupTimeline(
         kind=group.kind,
         namespace=group.namespace,
@@ -139,15 +146,16 @@ async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment
         ),
         evictions=found.evictions,
         causes=found.causes,
-        omitted=omitted + len(found.pods) - len(pods),
+        omitted=omitted + len(whole) - len(pods),
+        omitted_entries=sum(max(0, len(pod.entries) - MAX_ENTRIES) for pod in newest),
     )
 
 
-async def _indexed_history(
+async def _indexed_timelines(
     reader: JournalReader, group: GroupName, seq: int
-) -> tuple[GroupHistory, int] | None:
-    """The history of the newest pods from the index, and how many older names are left out; None
-    if the index lacks a part. All pods of a name are in the group if the newest one is."""
+) -> tuple[list[PodTimeline], int] | None:
+    """Those of the newest pods from the index, and how many older names are left out; None if the
+    index lacks a part. All pods of a name are in the group if the newest one is."""
     indexed, pods = _indexed(reader, group), reader.index.pods
     if indexed is None:
         return None
@@ -162,16 +170,17 @@ async def _indexed_history(
         await anyio.lowlevel.checkpoint()  # other requests may have their turn
     if not found:
         return None
-    return history_of(found, reader.logs.evictions, seq), len(begun) - len(newest)
+    return found, len(begun) - len(newest)
 
 
-async def _history(
+async def _timelines(
     journal: PastStates, group: GroupName, first_seq: int, last_seq: int
-) -> GroupHistory:
+) -> list[PodTimeline]:
     """For a worker process."""
-    return await group_history(
+    found = await group_history(
         journal.store, journal.load, group, first_seq=first_seq, last_seq=last_seq
     )
+    return [*found.pods]
 
 
 def _date_ns(state: ClusterState, seq: int) -> int:

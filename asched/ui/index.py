@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from asched.audit.pod_state import pod_state
+from asched.audit.unblock import amount_text
 from asched.audit.visibility import Visible
 from asched.framework.pod_groups import group_of
 from asched.model.meta import Object, OwnerReference
@@ -410,5 +411,7 @@ def _form(pod: Pod, state: ClusterState) -> str:
     """What a pod without owner has in common with others."""
     entry = state.pods.get(pod.key)
     requests = entry.info.shape.requests if entry is not None else {}
-    amounts = ", ".join(f"{name} {amount}" for name, amount in sorted(requests.items()) if amount)
+    amounts = ", ".join(
+        f"{name} {amount_text(name, amount)}" for name, amount in sorted(requests.items()) if amount
+    )
     return f"{pod.namespace}: {amounts or 'no requests'}, priority {pod.spec.priority}"

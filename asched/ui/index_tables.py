@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Incremented whenever the tables or the contents of the index change."""
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS mark (id INTEGER PRIMARY KEY CHECK (id = 1), form BLOB NOT NULL);

@@ -294,17 +294,31 @@ def _changes(pod: PodSummary) -> list[_ChangeOnNodes]:
 async def _decision(request: web.Request) -> web.Response:
     # The matrix loads the others.
     found: DecisionMatrix = await answer("decision", request, nodes="devices")
-    with_devices = found.explanation.nodes
+    explanation = found.explanation
+    with_devices = explanation.nodes
     values = {
         **_pod_values(request, "decision"),
         "script": "decision.js",
         "found": found,
-        "attempts": found.explanation.attempts,
+        "attempts": explanation.attempts,
+        "shown_attempts": some_attempts(explanation.attempts, explanation.decision.attempt),
         "device_nodes": with_devices[:_DEVICE_NODES],
         "omitted_nodes": max(0, len(with_devices) - _DEVICE_NODES),
         "data": {"source": PREFIX + request.rel_url.raw_path},
     }
     return _page(request, "decision.html", values)
+
+
+def some_attempts(attempts: tuple[int, ...], shown: int) -> list[int]:
+    """The first and last attempts and those next to the shown one. 0 stands for others."""
+    place = attempts.index(shown) if shown in attempts else len(attempts) - 1
+    near = {0, *range(place - 2, place + 3), len(attempts) - 1}
+    found: list[int] = []
+    for index in sorted(near & {*range(len(attempts))}):
+        if found and attempts[index - 1] != found[-1]:
+            found.append(0)
+        found.append(attempts[index])
+    return found
 
 
 async def _timeline(request: web.Request) -> web.Response:

@@ -168,11 +168,13 @@ def _filter_plugins(nodes: tuple[NodeExplanation, ...]) -> tuple[str, ...]:
 
 
 def _differing(feasible: list[NodeExplanation]) -> tuple[str, ...]:
-    scores: dict[str, set[int]] = {}
-    for node in feasible:
-        for score in node.scores:
-            scores.setdefault(score.plugin, set()).add(score.weighted)
-    return tuple(plugin for plugin, different in scores.items() if len(different) > 1)
+    """All nodes have the scores of the same plugins, in the same order."""
+    first = feasible[0].scores if feasible else ()
+    return tuple(
+        score.plugin
+        for place, score in enumerate(first)
+        if any(node.scores[place].weighted != score.weighted for node in feasible)
+    )
 
 
 async def _stored(journal: JournalStore, seq: int) -> StoredDecision | None:

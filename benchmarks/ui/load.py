@@ -20,6 +20,8 @@ from benchmarks.ui.server import Server
 THINK_S: Final = (2.0, 6.0)
 """How long a user looks at a page."""
 _API: Final = "/api/v1"
+_PODS: Final = 2_000
+"""So many that few questions are repeated: a repeated one costs nothing."""
 _SLIDER_STEPS: Final = 100
 _KINDS: Final = 21
 """Kinds of requests in :func:`visits`."""
@@ -46,7 +48,7 @@ class History(NamedTuple):
         with closing(connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as database:
             (last_seq,) = database.execute("SELECT max(seq) FROM journal_record").fetchone()
             found = []
-            for _ in range(300):
+            for _ in range(_PODS):
                 seq = random.randrange(last_seq // 20, last_seq)
                 row = database.execute(
                     "SELECT subject, seq, payload FROM journal_record"

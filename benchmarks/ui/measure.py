@@ -74,7 +74,7 @@ def main(
     journal: Annotated[Path, typer.Argument(help="A journal of benchmarks.ui.record.")],
     runs: Annotated[int, typer.Option(help="The figures are medians of these.", min=1)] = 3,
     clients: Annotated[int, typer.Option(help="Users at the same time.", min=1)] = 20,
-    seconds: Annotated[float, typer.Option(help="How long they browse.", min=1)] = 120,
+    seconds: Annotated[float, typer.Option(help="How long they browse.", min=1)] = 240,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
 ) -> None:
     """Measure ``asched ui``."""

@@ -328,6 +328,19 @@ async def test_timeline_is_cut_at_the_moment(group_journal: str) -> None:
     assert 0 < len(part["causes"]) < len(whole["causes"])
 
 
+async def test_timeline_of_a_group_has_the_newest_entries(
+    group_journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await answers(group_journal, "/gangs/ml/training/timeline")
+    monkeypatch.setattr("asched.ui.groups.MAX_ENTRIES", 4)
+    found = await answers(group_journal, "/gangs/ml/training/timeline")
+    before = [pod["entries"] for pod in whole["pods"]]
+    assert [pod["entries"] for pod in found["pods"]] == [entries[-4:] for entries in before]
+    assert whole["omittedEntries"] == 0
+    assert found["omittedEntries"] == sum(len(entries) - 4 for entries in before) > 0
+    assert 0 < len(found["causes"]) < len(whole["causes"])
+
+
 async def test_pods_pending_longest(group_journal: str) -> None:
     state, _ = await folded(group_journal)
     found = await answers(group_journal, "/pending", limit=5)

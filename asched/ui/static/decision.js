@@ -6,6 +6,8 @@ import { MODES, cellValue, differs, filtered, matrixRows, pluginColumns, sorted 
 const ROW_PX = 34;
 const MARGIN_ROWS = 12;
 const CELL_CHARACTERS = 34;
+const WIDE_CELL_CHARACTERS = 90;
+const FEW_COLUMNS = 4;
 
 const place = byId("matrix");
 const view = {
@@ -14,6 +16,8 @@ const view = {
   columns: [],
   winner: "",
   sort: { column: "rank", descending: false },
+  /** Characters of a reason. */
+  most: CELL_CHARACTERS,
 };
 
 const mode = () => byId("mode").value;
@@ -31,7 +35,7 @@ function visibleColumns() {
 }
 
 function shortened(text) {
-  return text.length > CELL_CHARACTERS ? `${text.slice(0, CELL_CHARACTERS - 1)}…` : text;
+  return text.length > view.most ? `${text.slice(0, view.most - 1)}…` : text;
 }
 
 function cellText(row, { key }) {
@@ -98,6 +102,7 @@ let drawVisible = () => {};
 
 function draw() {
   const columns = visibleColumns();
+  view.most = columns.length > FEW_COLUMNS ? CELL_CHARACTERS : WIDE_CELL_CHARACTERS;
   const filter = {
     text: byId("filter").value, outcome: byId("outcome").value, plugin: byId("plugin").value,
   };

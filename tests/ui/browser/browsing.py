@@ -120,9 +120,11 @@ class Tab:
         return found + [f"dark: {html[:200]}" for html in dark]
 
     async def screenshot(self, name: str) -> None:
-        """Written only if :data:`SCREENSHOTS_ENV` names a folder."""
+        """Written only if :data:`SCREENSHOTS_ENV` names a folder. The footer is left out: it names
+        a temporary file."""
         folder = os.environ.get(SCREENSHOTS_ENV)
         if folder:
+            await self.page.locator(".foot").evaluate("foot => { foot.style.opacity = 0 }")
             await self.page.set_viewport_size({"width": 1120, "height": 720})
             await self.page.screenshot(path=Path(folder) / f"{name}.png")
 
