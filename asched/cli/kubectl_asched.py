@@ -82,7 +82,7 @@ class _Kubectl:
         found = shutil.which("kubectl")
         if found is None:
             raise BadInput("kubectl is not in the PATH")
-        self._command = [found]
+        self._command, self._context = [found], context
         if context:
             self._command += ["--context", context]
         if kubeconfig:
@@ -98,19 +98,29 @@ class _Kubectl:
             raise CommandError(f"kubectl {arguments[0]}: {said[-1]}")
         return done.stdout
 
+    def lacks_context(self) -> bool:
+        """Whether the user names no context and the kubeconfig has no current one."""
+        try:
+            return not (self._context or self.printed("config", "current-context").strip())
+        except CommandError:
+            return True
+
     def run(self, *arguments: str) -> int:
         """Its exit code; its output is that of this process."""
         return subprocess.run([*self._command, *arguments], check=False).returncode
 
 
 def _ask(command: str, pod: str, options: Sequence[str], namespace: str, kubectl: _Kubectl) -> None:
-    if "/" not in pod:
+    named = any(option.partition("=")[0] == "--journal" for option in options)
+    local = named or bool(os.environ.get("ASCHED_JOURNAL"))
+    # A journal is also read where no cluster is configured. It may have the name in any namespace.
+    if "/" not in pod and not (local and not namespace and kubectl.lacks_context()):
         current = namespace or kubectl.printed(
             "config", "view", "--minify", "-o", "jsonpath={..namespace}"
         )
         pod = f"{current.strip() or 'default'}/{pod}"
     words = ["asched", command, pod, *options]
-    if "--journal" in options or os.environ.get("ASCHED_JOURNAL"):
+    if local:
         code = subprocess.run([sys.executable, "-m", *words], check=False).returncode
     else:
         daemon_namespace, daemon = _daemon(kubectl)

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,8 +16,10 @@ from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from tests.apiserver.kubectl import KUBECTL, Kubectl, needs_kubectl
 from tests.apiserver.objects import pod
+from tests.ui.serving import invoke
 
 pytestmark = needs_kubectl
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PLUGIN = [sys.executable, "-m", "asched.cli.kubectl_asched"]
 
 
@@ -112,6 +115,16 @@ async def test_journal_is_read_here_if_it_is_named(
     assert (code, printed) == (2, "")
     assert said.startswith("asched: ")
     assert "gone.db" in said
+
+
+async def test_journal_needs_no_cluster(kubectl: Kubectl, tmp_path: Path) -> None:
+    scenario, journal = str(EXAMPLES / "scenario.yaml"), str(tmp_path / "journal.db")
+    simulate = partial(invoke, "simulate", scenario, "--journal", journal)
+    assert (await anyio.to_thread.run_sync(simulate))[0] == 0
+    words = ("why", "report-1", f"--journal={journal}")
+    code, printed, said = await asked(kubectl, *words, KUBECONFIG="/nonexistent")
+    assert (code, said) == (0, "")
+    assert printed.startswith("pod jobs/report-1, ")
 
 
 async def test_mistakes_are_one_line(kubectl: Kubectl) -> None:
