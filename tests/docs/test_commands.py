@@ -1,7 +1,8 @@
-"""Commands on pages and in README: each one parses, and those of the embedded API server run."""
+"""Commands and programs on pages and in README: each command parses, and some are run."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from tests.apiserver.kubectl import needs_kubectl
 from tests.docs.command_lines import parsed
-from tests.docs.walkthrough import outputs_of
+from tests.docs.walkthrough import blocks, outputs_of
+from tests.ui.serving import invoke
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = (ROOT / "README.md").read_text()
@@ -74,9 +76,9 @@ def test_readme_has_a_valid_configuration(tmp_path: Path) -> None:
 @needs_kubectl
 @pytest.mark.parametrize("page", [README, SERVER], ids=["readme", "reference"])
 async def test_commands_of_the_embedded_server_run(page: str) -> None:
-    blocks = _INDENTED.findall(_FENCED.sub("", page))
-    (first, *_) = (number for number, each in enumerate(blocks) if "asched apiserver" in each)
-    lines = re.sub(r"^    |/tmp/|#.*", "", "".join(blocks[first : first + 2]), flags=re.M)
+    found = _INDENTED.findall(_FENCED.sub("", page))
+    (first, *_) = (number for number, each in enumerate(found) if "asched apiserver" in each)
+    lines = re.sub(r"^    |/tmp/|#.*", "", "".join(found[first : first + 2]), flags=re.M)
     commands = [line.strip() for line in lines.splitlines() if "apiserver" in line
                 or line.startswith(("until", "export", "asched run", "kubectl"))]  # fmt: skip
     text = "\n".join(f"{line} &" if "apiserver" in line and "&" not in line else line
@@ -85,3 +87,22 @@ async def test_commands_of_the_embedded_server_run(page: str) -> None:
     ready = f"kubectl --kubeconfig demo.kubeconfig wait --for=condition=Available deployment/{name}"
     (shown,) = await outputs_of(f"```sh\n{text}\n{ready}\n```\n```text\n```\n")
     assert "condition met" in shown
+
+
+def test_converted_trace_is_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "how-to" / "simulate.md").read_text()
+    (program,) = (each.text for each in blocks(text) if each.title == "convert.py")
+    (tmp_path / "jobs.csv").write_text(
+        "job,submitted,started,ended,gpus\n"
+        "b,2026-01-31T12:01:00Z,2026-01-31T12:05:00Z,2026-01-31T12:30:00Z,2\n"
+        "a,2026-01-31T12:00:00Z,2026-01-31T12:00:10Z,2026-01-31T12:10:10Z,4\n"
+    )
+    (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,4,T4\n")
+    exec(compile(program, "convert.py", "exec"), {})
+    tables = ("--openb-nodes", "nodes.csv", "--openb-pods", "pods.csv")
+    code, out, err = invoke("simulate", *tables, "-o", "json")
+    assert (code, err) == (0, "")
+    pods = {pod["pod"]: pod for pod in json.loads(out)["pods"]}
+    bound = {name: (pod["boundSeconds"], pod["endedSeconds"]) for name, pod in pods.items()}
+    assert bound == {"openb/a": (0, 600), "openb/b": (600, 2100)}
