@@ -18,8 +18,8 @@ from asched.planning.result_cache import ResultCache
 
 MAX_SEGMENTS: Final = 96
 """Enough for 64 workers; of a longer journal, each segment is longer."""
-OVERHEAD: Final = 0.03
-"""The part of the CPU time that the division into segments may cost, by the estimate below. It is
+OVERHEAD: Final = 0.04
+"""The part of the CPU time that the division into segments may cost, by the estimate below. A fifth
 less than the promised 5 %, because caches of the processor are not in the estimate."""
 _SEGMENT_RECORDS: Final = 1_000
 _BYTES_PER_RECORD: Final = 150
@@ -116,7 +116,7 @@ def useful_segments(records: int, checkpoint_bytes: int) -> int:
     checkpoint of that size. An even number, so that two workers have equally many.
 
     >>> [useful_segments(records, 20_000) for records in (1_000, 125_000, 10_000_000)]
-    [1, 2, 96]
+    [1, 4, 96]
     """
     cost = _SEGMENT_RECORDS + checkpoint_bytes / _BYTES_PER_RECORD
     return max(1, min(MAX_SEGMENTS, 2 * int(records * OVERHEAD / cost / 2)))
