@@ -88,11 +88,12 @@ class DomainCounts:
     def __init__(self, domains: Domains, counts: RowCounts) -> None:
         self._cursor = 0
         self.match_version = 0
-        """Changes whenever :attr:`has_match` does."""
+        """Changes whenever :attr:`has_match` or the domains do."""
         self.changes: ChangeLog[RowArray] = ChangeLog()
         """Rows with a changed :attr:`by_row`."""
         self.has_match: BoolColumn = np.zeros(0, np.bool_)
         """Rows with a positive sum."""
+        self.domains = domains
         self._sum(domains, counts)
 
     def follow(self, domains: Domains, counts: RowCounts) -> None:
@@ -111,7 +112,8 @@ class DomainCounts:
         self._cursor = cursor
 
     def _sum(self, domains: Domains, counts: RowCounts) -> None:
-        self.domains, self._source, self._cursor = domains, counts, counts.moves.cursor
+        same_domains, self.domains = domains is self.domains, domains
+        self._source, self._cursor = counts, counts.moves.cursor
         counted = np.where(domains.counted, counts.column, 0)
         # The last entry, for rows without a domain, stays zero.
         sums = np.bincount(domains.of_row, weights=counted, minlength=domains.number + 1)
@@ -121,7 +123,7 @@ class DomainCounts:
         self._stale = False
         self.total = int(self.sums.sum())
         has_match: BoolColumn = self._by_row > 0
-        if not np.array_equal(has_match, self.has_match):
+        if not same_domains or not np.array_equal(has_match, self.has_match):
             self.has_match = has_match
             self.match_version += 1
         self.changes.forget()

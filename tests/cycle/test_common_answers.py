@@ -19,6 +19,7 @@ from asched.model.pod import (
     PodAffinityTerm,
     WeightedPodAffinityTerm,
 )
+from asched.model.quantity import NS_PER_S
 from asched.model.selectors import LabelSelector, LabelSelectorRequirement
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state import records as r
@@ -164,3 +165,21 @@ def test_results_for_few_pods_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
         _observe(fold, _repelling(f"b{number}", f"n{number}", _term((f"app-{number}",), _HOST)))
     _decide_about_apps(fold, _NODES, 9 * _NODES)
     assert created.count(True) == 0
+
+
+def test_first_pod_of_a_group_sees_a_node_that_gains_the_topology_key() -> None:
+    """No pod matches its term before or after; the node joins a domain."""
+    fold = default_fold()
+    _observe(fold, a_node("n1", labels={_HOST: "n1"}))
+    pod = a_pod("first", {"cpu": "10m"}, labels={"app": "app-0"})
+    rule = PodAffinity(required=(_term(("app-0",), "zone"),))
+    spec = msgspec.structs.replace(pod.spec, affinity=Affinity(pod_affinity=rule))
+    _observe(fold, msgspec.structs.replace(pod, spec=spec))
+    decider = Decider(fold.state)
+    (rejected,) = decider.next()
+    assert isinstance(rejected, r.Rejected)
+    fold.apply(rejected)
+    _observe(fold, a_node("n1", labels={_HOST: "n1", "zone": "z1"}))
+    fold.apply(r.TurnStarted(60 * NS_PER_S))
+    (assigned,) = decider.next()
+    assert isinstance(assigned, r.Assigned)
