@@ -10,7 +10,13 @@ from typing import Final
 import typer
 
 from asched.cli.errors import BadInput
-from asched.cli.options import JOURNAL_ENV, FeatureGatesOption, takes_options
+from asched.cli.options import (
+    JOURNAL_ENV,
+    FeatureGatesOption,
+    PricesOption,
+    prices_of,
+    takes_options,
+)
 from asched.cli.output import OutputOption, TableOrData
 
 DEFAULT_SHADOW_JOURNAL: Final = "asched-shadow.db"
@@ -66,6 +72,7 @@ class ShadowOptions(ClusterOptions):
     tape: Path | None = typer.Option(
         None, help="Compare with a recording instead of a live cluster."
     )
+    prices: PricesOption = None
     output: OutputOption = TableOrData.TABLE
 
 
@@ -97,9 +104,10 @@ def shadow(options: ShadowOptions) -> None:
     """
     from asched.cli.shadow import compare_live, compare_tape
 
+    prices = prices_of(options.prices)
     if options.tape is None:
-        compare_live(options, options.output)
+        compare_live(options, options.output, prices)
     elif options.kubeconfig or options.context or options.journal:
         raise BadInput("--tape uses neither a cluster nor a journal; omit those options")
     else:
-        compare_tape(options.tape, options, options.output)
+        compare_tape(options.tape, options, options.output, prices)

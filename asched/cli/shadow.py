@@ -20,34 +20,45 @@ from asched.cli.serve import (
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings
-from asched.cycle.shadow_report import AgreementCounts, ComparedNode, Difference, Report
+from asched.cycle.shadow_report import (
+    AgreementCounts,
+    ComparedNode,
+    Difference,
+    Report,
+    ShadowCosts,
+)
 from asched.daemon.shadow.daemon import compare_recording, running_shadow
 from asched.daemon.startup import journal_when_reachable
 from asched.daemon.telemetry.health import Check, Health, ServiceManager
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.opening import redacted
 from asched.kube.tape import Tape, TapeError
+from asched.pricing.prices import Prices
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-def compare_tape(tape: Path, options: ClusterOptions, output: TableOrData) -> None:
+def compare_tape(
+    tape: Path, options: ClusterOptions, output: TableOrData, prices: Prices | None = None
+) -> None:
     """Compare with a recording and print the report. Raises BadInput."""
     registry = PluginRegistry.discover()
     configuration = load_and_log_configuration(options, registry)
     try:
-        report = compare_recording(Tape(tape), configuration, registry)
+        report = compare_recording(Tape(tape), configuration, registry, prices)
     except TapeError as error:
         raise BadInput(str(error)) from None
     print_as(output, report, _print)
 
 
-def compare_live(options: ClusterOptions, output: TableOrData) -> None:
+def compare_live(
+    options: ClusterOptions, output: TableOrData, prices: Prices | None = None
+) -> None:
     """Compare in this process until a signal, then print the report. Raises CommandError."""
     registry = PluginRegistry.discover()
     configuration = load_and_log_configuration(options, registry)
     reports: list[Report] = []
-    run_until_signal(partial(_serve, configuration, registry, options, reports))
+    run_until_signal(partial(_serve, configuration, registry, options, prices, reports))
     for report in reports:
         print_as(output, report, _print)
 
@@ -56,6 +67,7 @@ async def _serve(
     configuration: Configuration,
     registry: PluginRegistry,
     options: ClusterOptions,
+    prices: Prices | None,
     reports: list[Report],
     control: ServiceControl,
 ) -> None:
@@ -69,7 +81,9 @@ async def _serve(
         journal_when_reachable(url, client.clock, client.random) as store,
     ):
         async with (
-            running_shadow(configuration, registry, client, store, metrics) as running,
+            running_shadow(
+                configuration, registry, client, store, metrics, prices=prices
+            ) as running,
             anyio.create_task_group() as tasks,
         ):
             health.attach([*running.engine.checks(), Check("api-server", client.problem)])
@@ -103,14 +117,27 @@ def _print(report: Report) -> None:
         " identical. Both are compared in the state just\nbefore the other decision was observed."
         " Disagreements with a known cause do not count as agreement."
     )
+    if report.costs is not None:
+        _print_costs(report.costs)
     for why, number in report.not_compared.items():
         print_text(f"not compared, {why}: {number}")
     for note in report.notes:
         print_text(f"note: {note}")
+    currency = report.costs.currency if report.costs else ""
     for difference in report.differences:
-        _print_difference(difference)
+        _print_difference(difference, currency)
     if report.differences_left_out:
         print_text(f"and {report.differences_left_out} more differences")
+
+
+def _print_costs(costs: ShadowCosts) -> None:
+    unit = f" {costs.currency}" if costs.currency else ""
+    pods = f"{costs.disagreements} {'pod' if costs.disagreements == 1 else 'pods'}"
+    print_text(
+        f"costs by the hour of {pods} with another node: theirs {costs.theirs_per_hour:,.4f}{unit},"
+        f" ours {costs.ours_per_hour:,.4f}{unit},"
+        f" difference {costs.theirs_per_hour - costs.ours_per_hour:+,.4f}{unit}"
+    )
 
 
 def _counts(what: str, counts: AgreementCounts) -> tuple[object, ...]:
@@ -119,7 +146,7 @@ def _counts(what: str, counts: AgreementCounts) -> tuple[object, ...]:
     return what, counts.compared, counts.agreed, share, causes or "none"
 
 
-def _print_difference(difference: Difference) -> None:
+def _print_difference(difference: Difference, currency: str) -> None:
     theirs = f"bound to {difference.node}" if difference.node else difference.message
     ours = ", ".join(difference.best) or difference.own_message
     print()
@@ -128,6 +155,9 @@ def _print_difference(difference: Difference) -> None:
     print_text(f"  ours:   {ours}")
     for node in difference.nodes:
         print_text(f"  {_scores(node)}")
+    if difference.pod_difference is not None:
+        cost = f"{difference.pod_difference:+,.4f} {currency}".rstrip()
+        print_text(f"  costs:  {cost} by the hour on the node of the other scheduler")
     cause = difference.cause.value if difference.explained else "not analyzed yet"
     print_text(f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else ""))
 

@@ -19,9 +19,11 @@ from asched.cli.errors import BadInput, as_command_error
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
+    PricesOption,
     installed_plugins,
     journal_keys,
     log_warnings,
+    prices_of,
     takes_options,
 )
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from asched.kube.reviews import ApiReviewer, ReviewedUser
+    from asched.pricing.prices import Prices
     from asched.ui.app import Listen
     from asched.ui.journal_view import JournalView
     from asched.ui.lab.runs import LabSettings
@@ -102,6 +105,7 @@ class UiOptions:
         metavar="DIRECTORY",
         help="Where results of the what-if lab are kept. Default: until the process ends.",
     )
+    prices: PricesOption = None
 
 
 @takes_options
@@ -131,10 +135,11 @@ def ui(options: UiOptions) -> None:
                 f"--listen {options.listen}: beyond loopback give --tls-certificate and --tls-key,"
                 " or --behind-proxy"
             )
+    prices = prices_of(options.prices)
     log_warnings()
     try:
         with _lab(options) as lab:
-            anyio.run(_serve, options, lab, listen, access)
+            anyio.run(_serve, options, prices, lab, listen, access)
     except (ListenError, BaseExceptionGroup) as error:
         raise as_command_error(error, bad_input=(ListenError,)) from None
 
@@ -256,7 +261,13 @@ def _lab(options: UiOptions) -> Iterator[LabSettings]:
         )
 
 
-async def _serve(options: UiOptions, lab: LabSettings, listen: Listen, access: Access) -> None:
+async def _serve(
+    options: UiOptions,
+    prices: Prices | None,
+    lab: LabSettings,
+    listen: Listen,
+    access: Access,
+) -> None:
     from asched.ui.app import serving
     from asched.ui.follower import FollowerSettings
     from asched.ui.journal_view import check_journal, open_view
@@ -265,7 +276,7 @@ async def _serve(options: UiOptions, lab: LabSettings, listen: Listen, access: A
     limit_heap()
     url, keys = lab.journal_url, journal_keys()
     folder = index_folder(options.index_dir)
-    settings = FollowerSettings(installed_plugins(), folder, options.verify_all)
+    settings = FollowerSettings(installed_plugins(), folder, options.verify_all, prices)
     await check_journal(url, keys)
     async with (
         _access_control(options, access) as control,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
+import yaml
 
 from asched.config.file import ConfigFileError, parse_yaml, read_text
 from asched.config.kube_scheduler import Section
@@ -28,7 +29,7 @@ KIND: Final = "Prices"
 Price = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class NodePrice(Section, frozen=True):
+class NodePrice(Section, frozen=True, omit_defaults=True):
     """The price of the nodes with these labels."""
 
     per_hour: Price
@@ -36,7 +37,7 @@ class NodePrice(Section, frozen=True):
     """All of them must be equal; empty matches every node."""
 
 
-class WaitPrice(Section, frozen=True):
+class WaitPrice(Section, frozen=True, omit_defaults=True):
     """What an hour without a node costs, for each of these pods."""
 
     per_hour: Price
@@ -45,7 +46,7 @@ class WaitPrice(Section, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Prices(Section, frozen=True):
+class Prices(Section, frozen=True, omit_defaults=True):
     """Prices in one currency. Of several rules that match, the first one counts."""
 
     api_version: str
@@ -118,6 +119,12 @@ def parse_prices(text: str, name: str) -> Prices:
     if found is None or problems:
         raise ConfigFileError(f"{name}:{line}: {one}" for line, one in document.located(problems))
     return found
+
+
+def prices_text(prices: Prices) -> str:
+    """A file with these prices."""
+    text: str = yaml.safe_dump(msgspec.to_builtins(prices), sort_keys=False, allow_unicode=True)
+    return text
 
 
 def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -20,6 +20,7 @@ from asched.journal.chain import GENESIS, Batch
 from asched.journal.checkpoints import RestoredFold, apply_stored, folding, nearest
 from asched.journal.statistics import journal_id
 from asched.journal.store import JournalStore
+from asched.pricing.prices import Prices
 from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
 from asched.state.plugins import missing_plugin
@@ -56,13 +57,15 @@ class _Marks:
 
 @dataclass(frozen=True)
 class FollowerSettings:
-    """How a journal is followed."""
+    """How a journal is followed, and what answers need besides it."""
 
     registry: PluginRegistry
     index_dir: Path | None = None
     """Where the index is kept between starts."""
     verify_all: bool = False
     """Whether the first verification reads all records."""
+    prices: Prices | None = None
+    """Adds costs to answers."""
 
 
 class IndexFollower:
@@ -75,6 +78,7 @@ class IndexFollower:
         self.store = store
         self.registry = settings.registry
         self.load = settings.registry.load
+        self.prices = settings.prices
         self.verifier = JournalVerifier(store, progress, verify_all=settings.verify_all)
         self._progress = progress
         self._index_dir = settings.index_dir

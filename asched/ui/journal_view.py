@@ -64,6 +64,7 @@ class JournalView:
     def __init__(self, url: str, keys: JournalKeys, settings: FollowerSettings) -> None:
         self.name = redacted(url)
         self.registry = settings.registry
+        self.prices = settings.prices
         self.progress = JournalProgress()
         self._settings = settings
         self._opened = WorkerSettings(url, settings.registry, keys)

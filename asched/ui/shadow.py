@@ -6,7 +6,7 @@ import msgspec
 
 from asched.audit.lookup import AuditError
 from asched.audit.shadow import RecordedDifference, RecordedShadow
-from asched.cycle.shadow_report import ComparedNode, compared_nodes
+from asched.cycle.shadow_report import compared_nodes, pod_difference
 from asched.journal.store import StoredRecord
 from asched.state.records import ShadowCompared
 from asched.ui.errors import RequestError
@@ -27,6 +27,8 @@ class ShadowDifference(msgspec.Struct, frozen=True, rename="camel"):
     agreed: int
     compared: int
     """Comparisons of the same kind so far."""
+    currency: str | None = None
+    """Of the costs of nodes; None without prices."""
 
 
 async def shadow_report(
@@ -70,19 +72,21 @@ async def shadow_difference(reader: JournalReader, seq: int) -> ShadowDifference
     record = stored.record
     if found is None or not isinstance(record, ShadowCompared):
         raise AuditError(f"record {seq} is not a disagreement with kept details")
-    nodes = await reader.on_state(seq - 1, lambda state: compared_nodes(state, record))
-    return _with_nodes(report, found, nodes)
-
-
-def _with_nodes(
-    report: RecordedShadow, found: RecordedDifference, nodes: tuple[ComparedNode, ...]
-) -> ShadowDifference:
+    prices = reader.prices
+    nodes, difference = await reader.on_state(
+        seq - 1,
+        lambda state: (
+            compared_nodes(state, record, prices),
+            pod_difference(state, record, prices),
+        ),
+    )
     counts = report.bindings if found.node else report.messages
     return ShadowDifference(
-        difference=msgspec.structs.replace(found, nodes=nodes),
+        difference=msgspec.structs.replace(found, nodes=nodes, pod_difference=difference),
         plugins=tuple(
             dict.fromkeys(name for node in nodes for name, score in node.scores.items() if score)
         ),
         agreed=counts.agreed,
         compared=counts.compared,
+        currency=None if prices is None else prices.currency,
     )

@@ -43,14 +43,23 @@ class TapeWriter:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def node(self, name: str, cpu: str, *, cordoned: bool = False, image_bytes: int = 0) -> None:
-        """Create or replace a node. ``image_bytes``: size of the image ``app:v1``."""
+    def node(
+        self,
+        name: str,
+        cpu: str,
+        *,
+        cordoned: bool = False,
+        image_bytes: int = 0,
+        pool: str = "",
+    ) -> None:
+        """Create or replace a node. ``image_bytes``: size of the image ``app:v1``; ``pool``: value
+        of the label ``pool``."""
         capacity = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
         images = [{"names": ["app:v1"], "sizeBytes": image_bytes}] if image_bytes else []
         self._show(
             "nodes",
             {
-                "metadata": {"name": name, "uid": name},
+                "metadata": {"name": name, "uid": name, "labels": {"pool": pool} if pool else {}},
                 "spec": {"unschedulable": cordoned},
                 "status": {"allocatable": capacity, "capacity": capacity, "images": images},
             },

@@ -29,6 +29,7 @@ TOO_SMALL = NO_ROOM.replace(
     "No preemption victims found for incoming pod", "Preemption is not helpful for scheduling"
 )
 MEBIBYTE = 1024 * 1024
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "costs.md"
 
 
 @pytest.fixture
@@ -321,6 +322,47 @@ def test_command_prints_every_difference(tape: TapeWriter, tmp_path: Path) -> No
     document = json.loads(result.stdout)
     assert document["bindings"] == {"compared": 2, "agreed": 1, "causes": {"unexplained": 1}}
     assert [d["pod"] for d in document["differences"]] == ["default/p"]
+
+
+def test_prices_add_costs_of_the_other_choice(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8", pool="spot")
+    tape.node("small", "4")
+    tape.pod("p")
+    tape.bind("p", "small")
+    tape.node("big", "8", cordoned=True, pool="spot")
+    tape.node("small-too", "4")
+    tape.node("spot", "4", pool="spot")
+    tape.pod("q")
+    tape.bind("q", "small")  # the other two are as good
+    tape.pod("r")
+    tape.reject("r", "no")  # no node to compare with
+    path, prices = tape.write(tmp_path / "tape.gz"), tmp_path / "prices.yaml"
+    prices.write_text(
+        "{apiVersion: asched.dev/v1, kind: Prices, currency: EUR, resources: {cpu: 0.5},"
+        " nodes: [{labels: {pool: spot}, perHour: 0.8}]}"
+    )
+    command = ["shadow", "--tape", str(path), "--prices", str(prices)]
+    found = msgspec.json.decode(
+        CliRunner().invoke(app, [*command, "-o", "json"]).stdout, type=Report
+    )
+    first, second, third = found.differences
+    # A core is an eighth of the big node and a quarter of the others.
+    assert [(n.name, n.node_per_hour, n.pod_per_hour) for n in first.nodes] == [
+        ("small", 2.0, 0.5),
+        ("big", 0.8, 0.1),
+    ]
+    assert first.pod_difference == pytest.approx(0.5 - 0.1)
+    assert second.best == ("small-too", "spot")
+    assert second.pod_difference == pytest.approx(0.5 - (0.5 + 0.2) / 2)
+    assert (third.node, third.pod_difference) == ("", None)
+    costs = found.costs
+    assert costs is not None
+    assert (costs.currency, costs.disagreements) == ("EUR", 2)
+    assert (costs.theirs_per_hour, costs.ours_per_hour) == pytest.approx((1.0, 0.45))
+    printed = CliRunner().invoke(app, command).stdout
+    [total] = [line for line in printed.splitlines() if line.startswith("costs by the hour")]
+    assert f"    {total}\n" in PAGE.read_text()
+    assert "+0.4000 EUR by the hour" in printed
 
 
 def test_invalid_tape_is_one_line(tmp_path: Path) -> None:

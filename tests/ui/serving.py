@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app as command
 from asched.journal.opening import open_journal
+from asched.pricing.prices import Prices
 from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.follower import FollowerSettings
@@ -82,10 +83,11 @@ async def ui_on(
     access: AccessControl = NO_TOKEN,
     lab: LabSettings | None = None,
     index_dir: Path | None = None,
+    prices: Prices | None = None,
 ) -> AsyncIterator[Client]:
     """The browser interface on the journal at ``url``."""
     async with (
-        open_view(url, FollowerSettings(REGISTRY, index_dir)) as view,
+        open_view(url, FollowerSettings(REGISTRY, index_dir, prices=prices)) as view,
         serving(make_app(view, access, lab), Listen("127.0.0.1", 0)) as address,
         aiohttp.ClientSession(address) as session,
     ):

@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import signal
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asched.pricing.prices import parse_prices
 from asched.ui.api import PREFIX
 from asched.ui.lab.forgery import TOKEN_HEADER
 from asched.ui.lab.results import ResultStore
@@ -39,6 +41,16 @@ pods:
     template:
       spec:
         containers: [{name: c, image: i, resources: {requests: {cpu: "1"}}}]
+"""
+PRICES = """\
+apiVersion: asched.dev/v1
+kind: Prices
+currency: EUR
+resources: {cpu: 0.03, memory: 0.004}
+nodes:
+  - {labels: {pool: spot}, perHour: 0.05}
+waits:
+  - {perHour: 2}
 """
 ENDLESS = SCENARIO.replace("count: 12", "count: 400000").replace("every: 1m", "every: 1ms")
 
@@ -145,6 +157,35 @@ async def test_scenario_is_that_of_the_command(settings: LabSettings, tmp_path: 
     for role, options in (("baseline", ()), ("candidate", ("--config", str(file)))):
         printed = (await cli("simulate", str(scenario), *options))["run"]
         assert {**report[role], "name": ""} == {**printed, "name": ""}
+
+
+async def test_result_has_costs_of_the_command(settings: LabSettings, tmp_path: Path) -> None:
+    file, scenario = tmp_path / "prices.yaml", tmp_path / "scenario.yaml"
+    file.write_text(PRICES)
+    scenario.write_text(SCENARIO)
+    ids: list[str] = []
+    for prices in (PRICES.replace("0.03", "0.3"), PRICES):
+        given = parse_prices(prices, "prices")
+        async with ui_on(settings.journal_url, lab=settings, prices=given) as client:
+            lab = await LabClient(client).begin()
+            ids.append(await lab.start(source="scenario", scenario=SCENARIO))
+            if prices == PRICES:
+                assert (await lab.ended(ids[1]))["state"] == "finished"
+    async with ui_on(settings.journal_url, lab=settings) as client:
+        lab = await LabClient(client).begin()
+        ids.append(await lab.start(source="scenario", scenario=SCENARIO))
+        found = await client.get(f"/lab/results/{ids[1]}")
+        async with client.session.get(f"/lab/results/{ids[1]}") as response:
+            text = await response.text()
+    assert len(set(ids)) == 3  # a result belongs to its prices
+    costs = found["report"]["candidate"]["figures"]["costs"]
+    printed = await cli("simulate", str(scenario), "--prices", str(file))
+    assert costs == printed["run"]["figures"]["costs"]
+    assert costs["nodes"] > costs["idle"] > 0
+    assert "cost of nodes (EUR)" in text
+    assert "asched simulate scenario.yaml --prices prices.yaml" in text
+    shown = unescape(text.partition('<pre id="prices" tabindex="0">')[2].partition("</pre>")[0])
+    assert parse_prices(shown, "shown") == parse_prices(PRICES, "prices")
 
 
 async def test_same_question_has_the_same_address(settings: LabSettings) -> None:

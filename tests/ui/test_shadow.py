@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from asched.journal.opening import open_journal
+from asched.pricing.prices import read_prices
 from asched.state.records import AnyRecord, ShadowCompared
 from tests.audit.record_histories import record_shadow, write_turns, written_tape
 from tests.shadow.tapes import TapeWriter, play
@@ -34,18 +35,28 @@ async def files(tmp_path: Path) -> ShadowFiles:
 
 def without_own_fields(difference: dict[str, Any]) -> dict[str, Any]:
     """A difference without what only a journal, or only the command, has."""
-    return {k: v for k, v in difference.items() if k not in ("seq", "at", "nodes")}
+    own = ("seq", "at", "nodes", "podDifference")
+    return {k: v for k, v in difference.items() if k not in own}
 
 
-async def test_report_is_that_of_the_command(files: ShadowFiles) -> None:
-    printed = await cli("shadow", "--tape", str(files.tape))
-    async with ui_on(files.journal) as client:
+async def test_report_is_that_of_the_command(files: ShadowFiles, tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    # One price for nodes of different sizes.
+    file.write_text(
+        "{apiVersion: asched.dev/v1, kind: Prices, currency: EUR, resources: {cpu: 1},"
+        " nodes: [{perHour: 1}]}"
+    )
+    printed = await cli("shadow", "--tape", str(files.tape), "--prices", str(file))
+    async with ui_on(files.journal, prices=read_prices(file)) as client:
         await client.caught_up()
         found = await client.typed("shadow", "/shadow")
         answer = await client.get("/shadow")
         details = [
             await client.get(f"/shadow/{difference['seq']}") for difference in answer["differences"]
         ]
+        priced = next(one for one in details if one["difference"].get("podDifference"))
+        async with client.session.get(f"/shadow/{priced['difference']['seq']}") as response:
+            page = await response.text()
     assert found.shadow
     assert found.bindings.compared == 32
     for name in ("bindings", "messages", "soleBest", "differencesLeftOut"):
@@ -57,6 +68,10 @@ async def test_report_is_that_of_the_command(files: ShadowFiles) -> None:
     assert [one["difference"].get("nodes", []) for one in details] == [
         difference.get("nodes", []) for difference in printed["differences"]
     ]
+    assert [one["difference"].get("podDifference") for one in details] == [
+        difference.get("podDifference") for difference in printed["differences"]
+    ]
+    assert f"costs {priced['difference']['podDifference']:+,.4f} EUR by the hour" in page
     sums = {one["cause"]: one["bindings"] + one["messages"] for one in answer["causes"]}
     assert sum(sums.values()) == len(answer["differences"])
 

@@ -16,6 +16,7 @@ from asched.audit.whatif.node_changes import with_node_changes
 from asched.config.file import ConfigFileError, Configuration, parse, parse_yaml
 from asched.config.schema import Schema, schema_of
 from asched.config.yaml import Document
+from asched.pricing.prices import Prices
 from asched.simulator.expansion import expand
 from asched.simulator.loop import Latencies, SchedulerSettings, scheduler_from_config
 from asched.simulator.scenario import (
@@ -76,9 +77,11 @@ def compare_on_scenario(
     name: str,
     candidate: CandidateConfig,
     progress: ProgressListener = lambda _: None,
+    *,
+    prices: Prices | None = None,
 ) -> Comparison:
     """Simulates a scenario with the default configuration, as ``asched simulate`` does without
-    ``--config``, and with the candidate.
+    ``--config``, and with the candidate. ``prices`` adds costs.
 
     Pods that name no scheduler belong to the first profile of each. Raises ConfigFileError,
     AuditError, SimulationStuckError, ProfileError.
@@ -104,6 +107,7 @@ def compare_on_scenario(
         NamedRun(DEFAULTS, baseline),
         NamedRun(candidate.name, other),
         notes=(*candidate.notes, *changed.notes),
+        prices=prices,
     )
 
 

@@ -33,6 +33,7 @@ from asched.kube.tape import Tape
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource, in_order_of_listing
+from asched.pricing.prices import Prices
 from asched.state.cluster import ClusterState
 from asched.state.records import (
     AnyRecord,
@@ -158,15 +159,17 @@ async def running_shadow(
     *,
     listener: Listener | None = None,
     window: Window | None = None,
+    prices: Prices | None = None,
 ) -> AsyncIterator[Shadow]:
-    """Watch a cluster that another scheduler owns, and compare until the block ends. Raises
-    :class:`JournalKindError` and :class:`~asched.journal.errors.JournalError`."""
+    """Watch a cluster that another scheduler owns, and compare until the block ends. ``prices``
+    adds costs to the report. Raises :class:`JournalKindError` and
+    :class:`~asched.journal.errors.JournalError`."""
     await require_kind(journal, shadow=True)
     metrics, runtime, inbox = metrics or Metrics(), Runtime.of_this_process(), Inbox()
     load, profiles = registry.load, configuration.profiles
     resources = in_order_of_listing((), custom_resources_of(profiles, load))
     epoch = await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
-    follower, next_seq = ShadowFollower(load, window, resources), 1
+    follower, next_seq = ShadowFollower(load, window, resources, prices), 1
     async for stored in journal.read():  # records of earlier runs
         with folding(stored):
             follower.restore(stored.record)
@@ -253,10 +256,13 @@ def records_of(
 
 
 def compare_recording(
-    tape: Tape, configuration: Configuration, registry: PluginRegistry, window: Window | None = None
+    tape: Tape,
+    configuration: Configuration,
+    registry: PluginRegistry,
+    prices: Prices | None = None,
 ) -> Report:
-    """Compare every decision on the tape. Raises TapeError."""
-    follower = ShadowFollower(registry.load, window)
+    """Compare every decision on the tape. ``prices`` adds costs. Raises TapeError."""
+    follower = ShadowFollower(registry.load, prices=prices)
     follower.notes += start_notes(configuration)
     for _ in records_of(tape, follower, configuration):
         pass

@@ -16,7 +16,7 @@ from asched.config.file import Configuration
 from asched.config.resolve import without_ignored_resources
 from asched.core.inputs import Change, Deleted, Listed
 from asched.cycle.shadow import ShadowDecider
-from asched.cycle.shadow_report import Difference, Report, ReportWriter
+from asched.cycle.shadow_report import Difference, NodePricing, Report, ReportWriter
 from asched.daemon.shadow.explainer import Explainer, Window
 from asched.daemon.shadow.steps import folded_step
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
@@ -138,14 +138,16 @@ class ShadowFollower:
         load: PluginLoader,
         window: Window | None = None,
         unsynced: Iterable[WatchedResource] = (),
+        prices: NodePricing | None = None,
     ) -> None:
-        """``unsynced``: resources that must be listed before the first comparison."""
+        """``unsynced``: resources that must be listed before the first comparison. ``prices`` adds
+        costs to the report."""
         self._fold = Fold(ClusterState(), load)
         self._delayed = Fold(ClusterState(), load)
         self.state = self._fold.state
         self._comparer = Comparer(self.state)
         self._explainer = Explainer(self._delayed, window)
-        self._writer = ReportWriter()
+        self._writer = ReportWriter(prices)
         self.unsynced = set(unsynced)
         """Resources that were not listed yet."""
         self._position = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from enum import StrEnum
 from typing import Final
 
@@ -24,6 +25,7 @@ from asched.audit.whatif.node_changes import parse_node_changes
 from asched.audit.whatif.scenarios import parse_scenario
 from asched.config.file import ConfigFileError, Configuration, parse
 from asched.config.registry import PluginRegistry
+from asched.pricing.prices import Prices
 from asched.ui.errors import RequestError
 from asched.ui.journal_progress import Moment
 from asched.ui.journal_reader import JournalReader
@@ -84,11 +86,13 @@ class LabRequest(msgspec.Struct, frozen=True, rename="camel"):
     add_nodes: str
     remove_nodes: str
     scenario: str
+    prices: Prices | None = None
+    """Those of the server when the run was started; a result has no costs without them."""
     version: str = __version__
 
     @property
     def id(self) -> str:
-        """The same for the same question about the same journal."""
+        """The same for the same question about the same journal with the same prices."""
         encoded = msgspec.json.encode(self, order="deterministic")
         return hashlib.sha256(encoded).hexdigest()[:24]
 
@@ -109,6 +113,27 @@ class LabRequest(msgspec.Struct, frozen=True, rename="camel"):
         changed = [text for text in (settings.plugins, nodes) if text]
         base = settings.name or BASELINE
         return f"{base} with {', '.join(changed)}" if changed else base
+
+    @property
+    def command(self) -> str:
+        """The same comparison in a terminal. ``new.yaml``, ``scenario.yaml`` and ``prices.yaml``
+        are the texts of this request."""
+        words = ["asched", "diff"]
+        options = {
+            "--journal": self.journal,
+            "--config": "new.yaml" if self.configuration else "",
+            "--plugins": self.plugins,
+            "--add-nodes": self.add_nodes,
+            "--remove-nodes": self.remove_nodes,
+            "--since": self.since,
+            "--until": self.until,
+            "--prices": "prices.yaml" if self.prices else "",
+        }
+        if self.source is LabSource.SCENARIO:
+            words = ["asched", "simulate", "scenario.yaml"]
+            options = {name: options[name] for name in ("--config", "--prices")}
+        given = [word for name, value in options.items() if value for word in (name, value)]
+        return shlex.join([*words, *given])
 
     @property
     def form(self) -> LabForm:
@@ -221,12 +246,12 @@ def _time_ns(text: str) -> int | None:
 
 
 async def resolve(form: LabForm, reader: JournalReader, journal: str) -> LabRequest:
-    """The request of a valid form about the journal as it is now.
+    """The request of a valid form about the journal as it is now, with the prices of the reader.
 
     Runs in the thread of the journal. Raises :class:`RequestError`, AuditError, JournalError.
     """
     if form.source is LabSource.SCENARIO:
-        return _request(form, ("", 0, ""), ("", ""))
+        return _request(form, ("", 0, ""), ("", ""), reader.prices)
     head = await reader.store.head()
     since_ns = await _begin_ns(form.begin, reader)
     until_ns = await _end_ns(form.end, reader)
@@ -234,12 +259,16 @@ async def resolve(form: LabForm, reader: JournalReader, journal: str) -> LabRequ
         raise RequestError("to: before from")
     since = "" if since_ns is None else _text(since_ns // 1000 * 1000)
     # Rounded up, so that the last record belongs to the period.
-    return _request(
-        form, (journal, head.seq, str(head.hash)), (since, _text(-(-until_ns // 1000) * 1000))
-    )
+    until = _text(-(-until_ns // 1000) * 1000)
+    return _request(form, (journal, head.seq, str(head.hash)), (since, until), reader.prices)
 
 
-def _request(form: LabForm, journal: tuple[str, int, str], period: tuple[str, str]) -> LabRequest:
+def _request(
+    form: LabForm,
+    journal: tuple[str, int, str],
+    period: tuple[str, str],
+    prices: Prices | None,
+) -> LabRequest:
     return LabRequest(
         source=form.source,
         journal=journal[0],
@@ -252,6 +281,7 @@ def _request(form: LabForm, journal: tuple[str, int, str], period: tuple[str, st
         add_nodes=form.add_nodes.strip() if form.source is LabSource.HISTORY else "",
         remove_nodes=form.remove_nodes.strip() if form.source is LabSource.HISTORY else "",
         scenario=form.scenario if form.source is LabSource.SCENARIO else "",
+        prices=prices,
     )
 
 

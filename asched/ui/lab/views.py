@@ -7,7 +7,6 @@ accepts.
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,6 +22,7 @@ from asched.audit.whatif.comparison import ReportRow, figure_rows
 from asched.audit.whatif.scenarios import scenario_schema
 from asched.config.schema import configuration_schema
 from asched.model.node import Node
+from asched.pricing.prices import Prices, prices_text
 from asched.ui.api import HTML_PAGES, PREFIX, VIEW, json_response
 from asched.ui.errors import RequestError
 from asched.ui.journal_progress import Moment
@@ -32,8 +32,6 @@ from asched.ui.lab.forgery import TOKEN_FIELD, TOKEN_HEADER, ForgeryCheck
 from asched.ui.lab.requests import (
     LabCheck,
     LabForm,
-    LabRequest,
-    LabSource,
     check_form,
     resolve,
 )
@@ -59,6 +57,8 @@ class LabOverview(msgspec.Struct, frozen=True, rename="camel"):
     form_token: str
     """Needed to start and cancel runs, as the header ``X-Asched-Form-Token``."""
     workers: int
+    prices: Prices | None
+    """Those of new results. Without them, results have no costs."""
     runs: tuple[LabRun, ...]
     """Since the start of the server, the newest first."""
     results: tuple[ListedResult, ...]
@@ -101,6 +101,7 @@ class Lab:
         return LabOverview(
             form_token=self.forgery.token,
             workers=self.settings.workers,
+            prices=self.view.prices,
             runs=tuple(self.runs.recent()),
             results=tuple(results),
         )
@@ -357,7 +358,8 @@ def _result_values(found: LabResult) -> dict[str, Any]:
         "found": found,
         "rows": _figure_rows(found),
         "tables": _pod_tables(found),
-        "command": _command(found.request),
+        "command": found.request.command,
+        "prices": prices_text(found.request.prices) if found.request.prices else "",
         "shown_pods": _SHOWN_PODS,
         "data": {"source": f"{PREFIX}/lab/results/{found.id}", "begin": report.begin.isoformat()},
     }
@@ -381,24 +383,6 @@ def _pod_tables(found: LabResult) -> list[_PodTable]:
         count = len(pods) + getattr(omitted, field)
         tables.append(_PodTable(name, title, columns, rows, count))
     return tables
-
-
-def _command(request: LabRequest) -> str:
-    """The same comparison in a terminal. ``new.yaml`` is the configuration of the page."""
-    if request.source is LabSource.SCENARIO:
-        words = ["asched", "simulate", "scenario.yaml"]
-        return shlex.join([*words, *(["--config", "new.yaml"] if request.configuration else [])])
-    options = {
-        "--journal": request.journal,
-        "--config": "new.yaml" if request.configuration else "",
-        "--plugins": request.plugins,
-        "--add-nodes": request.add_nodes,
-        "--remove-nodes": request.remove_nodes,
-        "--since": request.since,
-        "--until": request.until,
-    }
-    given = [word for name, value in options.items() if value for word in (name, value)]
-    return shlex.join(["asched", "diff", *given])
 
 
 # -- routes ---------------------------------------------------------------------------------------

@@ -181,10 +181,12 @@ async def _compare(task: WorkerTask, progress: _Progress) -> Comparison:
     registry = PluginRegistry.discover()
     candidate = candidate_of(request, registry)
     if request.source is LabSource.SCENARIO:
-        return compare_on_scenario(request.scenario, SCENARIO, candidate, progress)
+        return compare_on_scenario(
+            request.scenario, SCENARIO, candidate, progress, prices=request.prices
+        )
     period = Period(*parsed_period_ns(request))
     async with open_journal(task.journal_url, read_only=True) as store:
-        return await compare_candidate(store, candidate, period, progress)
+        return await compare_candidate(store, candidate, period, progress, prices=request.prices)
 
 
 if __name__ == "__main__":
