@@ -43,6 +43,8 @@ _NODES_PER_CLAIM_STEP: Final = 64
 """Nodes that are compared in one step of choosing different volumes for the claims of a pod."""
 STEPS_PER_CANDIDATE: Final = 1500
 """For each node where victims are selected for a pod without terms: 60 microseconds."""
+STEPS_PER_VICTIM: Final = 25
+"""For each pod of the cluster: the columns of pods by importance may have to be sorted again."""
 _MIN_CANDIDATES: Final = 100
 """``minCandidateNodesAbsolute``, and one in ten nodes is ``minCandidateNodesPercentage``."""
 _GANG_STEPS: Final = 30
@@ -101,13 +103,13 @@ def preemption_steps(pod: Pod, nodes: int) -> int:
     return steps if term_count(pod.spec) or host_ports(pod) else 0
 
 
-def plain_preemption_steps(pod: Pod, nodes: int) -> int:
+def plain_preemption_steps(pod: Pod, nodes: int, pods: int) -> int:
     """The estimated steps of the search for victims of a pod without terms and host ports; 0 if it
     is free."""
     if pod.spec.preemption_policy == "Never":
         return 0
     steps = min(nodes, max(_MIN_CANDIDATES, nodes // 10)) * STEPS_PER_CANDIDATE
-    return steps if steps > FREE_STEPS else 0
+    return steps + pods * STEPS_PER_VICTIM if steps > FREE_STEPS else 0
 
 
 def most_gang_forms(nodes: int) -> int:

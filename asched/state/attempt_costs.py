@@ -73,7 +73,7 @@ class AttemptCosts:
         nodes = self._state.nodes.cluster_size
         steps = 0 if self.is_cheap(info) else preemption_steps(info.pod, nodes)
         if not steps and self._state.queue.has_active_of_others(info.namespace):
-            steps = plain_preemption_steps(info.pod, nodes)
+            steps = plain_preemption_steps(info.pod, nodes, len(self._state.pods))
         return steps
 
     def _own_steps(self, info: PodInfo) -> int:
