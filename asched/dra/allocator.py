@@ -248,7 +248,7 @@ class SearchLimits(msgspec.Struct, frozen=True):
     """Limits of searches in counted steps (:data:`asched.dra.steps.STEP`)."""
 
     steps_per_node: int = 200_000
-    steps_per_attempt: int = 250_000
+    steps_per_attempt: int = 200_000
     """For all nodes together, as if no answer were known."""
 
 
