@@ -82,7 +82,6 @@ _ROW_BYTES = 25
 _STATE_BYTES = 1 << 16
 """An estimate for the objects of one entry: it limits the number of entries in small clusters."""
 _MAX_SCORES = 64
-_MAX_REJECTIONS = 256
 _MAX_HARD_WEIGHT = 100
 _MAX_HINT_TERMS = 8
 
@@ -208,7 +207,9 @@ class InterPodAffinity(
             _MAX_SCORES
         )
         # Pods with other labels that the same terms reject from the same nodes share the result.
-        self._rejections: LruCache[bytes, FilterResult] = LruCache(_MAX_REJECTIONS)
+        self._rejections: LruCache[bytes, FilterResult] = LruCache(
+            _CACHE_BYTES, lambda result: _STATE_BYTES + 2 * result.codes.nbytes
+        )
         self._common: dict[tuple[PodShape, int], CommonAnswer | None] = {}
         self._common_versions = (-1, -1, -1)
         """Of nodes, terms and namespaces."""
