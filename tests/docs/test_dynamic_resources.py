@@ -126,5 +126,6 @@ def test_arguments_and_limits_are_those_of_the_code() -> None:
     assert f"| `filterTimeout` | `{arguments.filter_timeout}` |" in PAGE
     assert f"| `bindingTimeout` | `{arguments.binding_timeout}` |" in PAGE
     limits = SearchLimits()
-    assert f"{limits.steps_per_node:,} for a node and {limits.steps_per_attempt:,} for" in PAGE
+    assert limits.steps_per_node == limits.steps_per_attempt
+    assert f"{limits.steps_per_attempt:,} for all nodes of an attempt" in PAGE
     assert f"`{TOO_EXPENSIVE}`" in PAGE
