@@ -139,7 +139,7 @@ def _import_questions(registry: PluginRegistry) -> None:
 
 
 async def _opened(settings: WorkerSettings) -> tuple[JournalStore | None, bytes | None]:
-    """The journal, whose connections are closed, and its newest checkpoint. No thread may be left:
+    """The journal, with its connections closed, and its newest checkpoint. No thread may be left:
     this process forks. Children share the driver and the statements that were compiled."""
     with suppress(JournalError):
         async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:

@@ -310,7 +310,7 @@ async def _decision(request: web.Request) -> web.Response:
 
 
 def some_attempts(attempts: tuple[int, ...], shown: int) -> list[int]:
-    """The first and last attempts and those next to the shown one. 0 stands for others."""
+    """The first and last attempts and those next to the shown one. 0 marks omitted ones."""
     place = attempts.index(shown) if shown in attempts else len(attempts) - 1
     near = {0, *range(place - 2, place + 3), len(attempts) - 1}
     found: list[int] = []

@@ -101,6 +101,10 @@ async def recorded_history(
         raise AuditError(await _no_records(journal))
     if extractor is None:
         extractor = await _extractor(journal, fold, first_ns)
+    return _history(extractor, fold, end_ns)
+
+
+def _history(extractor: TraceExtractor, fold: Fold, end_ns: int) -> RecordedHistory:
     if not (fold.state.profiles or fold.state.sessions):
         raise AuditError("the journal has no configuration up to that time: nothing was scheduled")
     recorded = extractor.run(end_ns)
