@@ -107,17 +107,21 @@ class ClaimWriter:
             await self._put(claim, body, f"add {what} to claim {claim.key}", "/status")
             return WriteSucceeded()
 
-        if allocation is None and self._is_shown_allocated(claim):
+        if allocation is None and self._may_join_reservations(claim, consumer.uid):
             outcome = await self._reservations.reserve(claim, consumer)
             if not (isinstance(outcome, WriteRejected) and outcome.status):
                 return outcome
             # The claim shows why, or another pod of the request was the reason.
         return await self._change(claim, change, protects=allocation is not None)
 
-    def _is_shown_allocated(self, claim: ClaimRef) -> bool:
-        """Whether the claim is allocated, with a timestamp: the first reservation has to set it."""
+    def _may_join_reservations(self, claim: ClaimRef, consumer_uid: str) -> bool:
+        """Whether the watch shows the claim allocated, with a timestamp (the first reservation has
+        to set it), and not reserved for the pod. A shown reservation may have been removed since:
+        reading the claim tells."""
         shown = self._shown(claim.key)
         if shown is None or shown.uid != claim.uid or shown.status.allocation is None:
+            return False
+        if any(each.uid == consumer_uid for each in shown.status.reserved_for):
             return False
         return shown.status.allocation.allocation_timestamp is not None
 

@@ -76,6 +76,8 @@ class RecordingClient:
     async def allocate_claim(
         self, claim: ClaimRef, allocation: AllocationResult | None, consumer: PodInfo
     ) -> Status:
+        if _is_reserved(self._cached[claim.key], consumer.uid):
+            return SUCCESS  # kube-scheduler believes its cache
         wanted = _Allocation(claim, None if allocation is None else written(allocation), consumer)
         try:
             # The cached claim is outdated if this PreBind has changed it.
@@ -233,6 +235,11 @@ def special_metadata(claim: ResourceClaim) -> ApiObject:
         "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
         "ownerReferences": [written(owner)],
     }
+
+
+def _is_reserved(claim: ApiObject, pod_uid: str) -> bool:
+    consumers = claim.get("status", {}).get("reservedFor", ())
+    return any(consumer["uid"] == pod_uid for consumer in consumers)
 
 
 def _key(claim: Mapping[str, Any]) -> str:

@@ -60,6 +60,25 @@ async def test_allocated_claim_is_reserved_for_another_pod() -> None:
         assert len(c.requests) == 1
 
 
+async def test_reservation_that_was_removed_since_the_watch_showed_it_is_written_again() -> None:
+    async with claims() as c:
+        await c.allocate(allocation())
+        c.show()
+        assert await c.undo("release") == WriteSucceeded()
+        assert c.reserved_for == []
+        assert await c.allocate(None) == WriteSucceeded()
+        assert c.reserved_for == [c.pod.uid]
+
+
+async def test_reservation_that_is_still_there_needs_no_write() -> None:
+    async with claims() as c:
+        await c.allocate(allocation())
+        c.show()
+        del c.requests[:]
+        assert await c.allocate(None) == WriteSucceeded()
+        assert c.requests == []
+
+
 async def test_allocation_by_others_is_kept() -> None:
     async with claims() as c:
         await c.allocate(allocation())

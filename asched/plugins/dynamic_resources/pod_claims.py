@@ -49,11 +49,6 @@ def user_claims(pod: Pod, claims: Mapping[str, ResourceClaim]) -> list[ResourceC
     return found
 
 
-def reserved_for(claim: ResourceClaim, pod_uid: str) -> bool:
-    """Whether the claim is reserved for the pod."""
-    return any(consumer.uid == pod_uid for consumer in claim.status.reserved_for)
-
-
 def _names(pod: Pod) -> Iterator[_ClaimName]:
     for reference in pod.spec.resource_claims:
         name = _name(pod, reference)

@@ -23,7 +23,6 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import NS_PER_S
 from asched.model.resource_claims import ResourceClaim
-from asched.plugins.dynamic_resources.pod_claims import reserved_for
 from asched.plugins.dynamic_resources.reservation import (
     DeviceReservation,
     ReservedClaim,
@@ -72,14 +71,10 @@ class ClaimBinding:
 
     async def _bind_claim(self, claim: ReservedClaim) -> Status:
         ref = ClaimRef(self._pod.namespace, claim.name, claim.uid)
-        present = self._claims.get(ref.key)
         if ref in self.bound.reserved:
             return await self._bind_again(ref, claim)
         self.bound.reserved[ref] = None
-        if present is not None and present.uid == claim.uid:
-            written = claim.allocation is None or present.status.allocation is not None
-            if written and reserved_for(present, self._pod.uid):
-                return SUCCESS
+        # Also if the watch shows the reservation: an earlier attempt may have removed it since.
         return await self._client.allocate_claim(ref, claim.allocation, self._pod)
 
     async def _bind_again(self, ref: ClaimRef, claim: ReservedClaim) -> Status:
