@@ -208,11 +208,11 @@ class InterPodAffinity(
         rejections, required = None, self._required(affinity, pod)
         violations = None if required is None else required.violations(self.handle.cluster.nodes)
         if violations is not None:
-            found_for, rejections = affinity.rejections
+            found_for, rejections = affinity.violations.rejections
             if violations is not found_for:
                 result = FilterResult(violations, _STATUSES)
                 rejections = self._rejections.get(violations.tobytes(), lambda: result)
-                affinity.rejections = (violations, rejections)
+                affinity.violations.rejections = (violations, rejections)
         scores = None if self._needs_own_preferences else self._scores_now(affinity)
         if rejections is None and scores is None:
             return _NO_ANSWER

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asched.framework.cluster import Cluster
-from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import LabelSet, PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
 from asched.framework.topology import DomainCounts
@@ -95,9 +95,11 @@ class ViolationCache:
     """The last result of :meth:`RequiredAffinity.violations` for all nodes. Valid until a domain
     gets its first matching pod or loses its last one."""
 
-    __slots__ = ("_bits", "_version")
+    __slots__ = ("_bits", "_version", "rejections")
 
     def __init__(self) -> None:
+        self.rejections: tuple[ViolationBits | None, FilterResult | None] = (None, None)
+        """Bits that :meth:`get` returned, and a result with equal codes."""
         self._version: object = None
         self._bits: ViolationBits | None = None
 

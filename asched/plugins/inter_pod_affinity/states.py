@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from asched.framework.caching import LruCache
 from asched.framework.cluster import Cluster
-from asched.framework.nodes import FilterResult
 from asched.framework.pod_info import LabelSet, PodShape
 from asched.framework.pod_queries import PodQuery, TermKind
 from asched.framework.term_table import TermTable
@@ -22,7 +21,6 @@ from asched.plugins.inter_pod_affinity.required import (
     ExistingTermCounts,
     IncomingTerm,
     IncomingTermCounts,
-    ViolationBits,
     ViolationCache,
 )
 
@@ -47,7 +45,6 @@ class AffinityState:
         "existing",
         "existing_version",
         "own_terms",
-        "rejections",
         "scored_version",
         "scores",
         "size_bytes",
@@ -76,8 +73,7 @@ class AffinityState:
         """Changes with the counts that :attr:`sums` hold."""
         self.existing: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
-        self.rejections: tuple[ViolationBits | None, FilterResult | None] = (None, None)
-        """The latest of :attr:`violations`, and a result with equal codes."""
+        """Shared by pods without required terms that the same existing terms select."""
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
 
@@ -115,6 +111,9 @@ class AffinityStates:
         self._scores: LruCache[tuple[TermWeight, ...], PreferredAffinityScores] = LruCache(
             _MAX_SHARED
         )
+        self._violations: LruCache[tuple[ExistingTermCounts, ...], ViolationCache] = LruCache(
+            _MAX_SHARED
+        )
         self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(
             CACHE_BYTES, lambda state: state.size_bytes
         )
@@ -126,6 +125,7 @@ class AffinityStates:
             self._states.clear()
             self._sums.clear()
             self._scores.clear()
+            self._violations.clear()
 
     def of(self, shape: PodShape, labels: LabelSet) -> AffinityState:
         """The up-to-date counts for a pod."""
@@ -200,7 +200,10 @@ class AffinityStates:
             if weights
             else None
         )
-        found.violations = ViolationCache()
+        own = found.terms.affinity or found.terms.anti_affinity
+        found.violations = (
+            ViolationCache() if own else self._violations.get(tuple(existing), ViolationCache)
+        )
 
     def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
         return AffinityTerms(
