@@ -11,6 +11,7 @@ import pytest
 from asched.cycle import shape_cache
 from asched.cycle.decide import Decider
 from asched.cycle.shape_filters import ShapeFilters
+from asched.framework.pod_queries import TermKind
 from asched.model.node import Node, Taint
 from asched.model.pod import (
     Affinity,
@@ -37,6 +38,12 @@ def _observe(fold: Fold, item: object) -> None:
     record = observe_object(fold.state, item)  # type: ignore[arg-type]
     if record is not None:
         fold.apply(record)
+
+
+def _delete(fold: Fold, item: object) -> None:
+    gone = observe_deletion(fold.state, item)  # type: ignore[arg-type]
+    if gone is not None:
+        fold.apply(gone)
 
 
 def _term(apps: tuple[str, ...], key: str) -> PodAffinityTerm:
@@ -79,15 +86,11 @@ def _decide_in_random_cluster(seed: int) -> list[r.AnyRecord]:
             repelling.append(pod)
             _observe(fold, pod)
         elif change < 0.12 and repelling:
-            gone = observe_deletion(fold.state, repelling.pop(random.randrange(len(repelling))))
-            if gone is not None:
-                fold.apply(gone)
+            _delete(fold, repelling.pop(random.randrange(len(repelling))))
         elif change < 0.16:
             _observe(fold, _node(random, at))
         elif change < 0.18:
-            gone = observe_deletion(fold.state, a_node(f"n{at}"))
-            if gone is not None:
-                fold.apply(gone)
+            _delete(fold, a_node(f"n{at}"))
         _observe(fold, a_pod(f"p{number}", {"cpu": "100m"}, labels={"app": random.choice(_APPS)}))
         for decision in decider.next():
             fold.apply(decision)
@@ -183,3 +186,33 @@ def test_first_pod_of_a_group_sees_a_node_that_gains_the_topology_key() -> None:
     fold.apply(r.TurnStarted(60 * NS_PER_S))
     (assigned,) = decider.next()
     assert isinstance(assigned, r.Assigned)
+
+
+def test_terms_of_deleted_pods_are_forgotten_with_their_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table starts over after more changes than the node table remembers."""
+    remembered = 64
+    monkeypatch.setattr("asched.state.node_table_view.LOG_LENGTH", remembered)
+    fold = default_fold()
+    _observe(fold, a_node("n", labels={_HOST: "n"}))
+    repelling = _repelling("b", "n", _term(_APPS, _HOST))
+    _observe(fold, repelling)
+    preference = WeightedPodAffinityTerm(weight=1, pod_affinity_term=_term(_APPS, _HOST))
+    waiting = a_pod("p", {"cpu": "100m"}, labels={"app": _APPS[0]})
+    own = Affinity(pod_affinity=PodAffinity(preferred=(preference,)))
+    spec = msgspec.structs.replace(waiting.spec, affinity=own)
+    _observe(fold, msgspec.structs.replace(waiting, spec=spec))
+    decider = Decider(fold.state)
+    (rejected,) = decider.next()
+    assert isinstance(rejected, r.Rejected)
+    fold.apply(rejected)
+    _delete(fold, repelling)
+    for number in range(remembered // 2 + 1):
+        other = bound(a_pod(f"c{number}"), "n")
+        _observe(fold, other)
+        _delete(fold, other)
+    assert not fold.state.affinity_terms(TermKind.REQUIRED_ANTI_AFFINITY).size
+    fold.apply(r.TurnStarted(fold.state.now_ns + 60 * NS_PER_S))
+    (assigned,) = decider.next()
+    assert isinstance(assigned, r.Assigned), assigned

@@ -17,6 +17,9 @@ from asched.framework.pod_queries import PodQuery
 from asched.framework.term_table import TermTable
 from asched.framework.topology import DomainCounts, DomainIndex
 
+_UNKNOWN = -1
+"""The cursor before the first count."""
+
 
 class ExistingTerms:
     """The pods with any term of one kind that selects pods with some labels. Shared by pods with
@@ -48,7 +51,7 @@ class ExistingTerms:
         self._selected: BoolColumn | None = None
         """The terms, by slot; None before the first update."""
         self._by_row: dict[str, RowCounts] = {}
-        self._cursor = -1
+        self._cursor = _UNKNOWN
         self._nodes_version = -1
         self._omitted = False
         """Whether there is a term with a topology key that no node has."""
@@ -56,8 +59,8 @@ class ExistingTerms:
     def update(self, table: TermTable, nodes: Nodes, domains: DomainIndex) -> None:
         """``table`` must have the same generation in each call."""
         if self._cursor != table.moves.cursor or self._nodes_version != nodes.version:
-            self._follow(table, self._select(table), nodes)
-            self._cursor, self._nodes_version = table.moves.cursor, nodes.version
+            cursor, self._cursor = self._cursor, _UNKNOWN  # counted anew if this fails
+            self._follow(table, cursor, self._select(table), nodes)
             for key, by_row in self._by_row.items():
                 counts = self.counts.get(key)
                 if counts is None:
@@ -65,6 +68,7 @@ class ExistingTerms:
                     self.version += 1
                 else:
                     counts.follow(domains.of(nodes, key), by_row)
+            self._cursor, self._nodes_version = table.moves.cursor, nodes.version
 
     def _select(self, table: TermTable) -> BoolColumn:
         known = self._selected
@@ -79,8 +83,8 @@ class ExistingTerms:
         self._selected = known
         return known
 
-    def _follow(self, table: TermTable, selected: BoolColumn, nodes: Nodes) -> None:
-        moves = table.moves.since(self._cursor)
+    def _follow(self, table: TermTable, cursor: int, selected: BoolColumn, nodes: Nodes) -> None:
+        moves = None if cursor == _UNKNOWN else table.moves.since(cursor)
         if moves is None or (self._omitted and self._nodes_version != nodes.version):
             keys = table.keys(selected)
             # Each pod may have terms with 128 keys of its own.

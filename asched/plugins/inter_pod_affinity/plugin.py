@@ -195,9 +195,9 @@ class InterPodAffinity(
         if scores is None:
             return None
         if affinity.scored_version != affinity.existing_version or affinity.terms.preferred:
-            affinity.scored_version = affinity.existing_version
             affinity.counts_for_score = bool(scores.total)
             scores.refresh()
+            affinity.scored_version = affinity.existing_version
         return scores if affinity.counts_for_score else None
 
     def _common_answer(self, pod: PodInfo) -> CommonAnswer | None:

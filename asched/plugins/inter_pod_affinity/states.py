@@ -138,13 +138,13 @@ class AffinityStates:
         version = (nodes.version, cluster.pods_version)
         if found.version == version:
             return found
-        found.version = version
         for selected, key, counts, _ in found.own_terms:
             counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
         existing_version = (nodes.version, cluster.affinity_terms_version)
         if found.existing_version != existing_version:
-            found.existing_version = existing_version
             self._update_existing(found, labels)
+            found.existing_version = existing_version
+        found.version = version
         return found
 
     def _new_state(self, shape: PodShape, namespace: str) -> AffinityState:
@@ -161,6 +161,7 @@ class AffinityStates:
         for kind in self._existing_kinds:
             table = cluster.affinity_terms(kind)
             if not table.size:
+                found.sums.pop(kind, None)
                 continue
             stamp = (table.generation, table.size)
             sums, known = found.sums.get(kind, _NO_SUMS)
@@ -170,8 +171,8 @@ class AffinityStates:
             sums.update(table, cluster.nodes, self._domains)
             version += (sums, sums.version)
         if version != found.sums_version:
-            found.sums_version = version
             self._refer(found)
+            found.sums_version = version
 
     def _sums_of(self, kind: TermKind, table: TermTable, labels: LabelSet) -> ExistingTerms:
         distinguished = table.distinguished(labels)
