@@ -10,6 +10,7 @@ several pods at once; a reservation is removed by a patch of the version that wa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
 import anyio.lowlevel
@@ -88,11 +89,14 @@ class ClaimWriter:
         allocation: AllocationResult | None,
         consumer: PodTarget,
         now: datetime,
+        uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> WriteOutcome:
         """Write the allocation and reserve the claim for the pod; without one, only reserve.
 
         ``now`` is the time of an allocation without ``allocation_timestamp``. A claim that already
-        has these devices and is reserved for the pod is a success.
+        has these devices and is reserved for the pod is a success. In an ``uninterrupted`` block
+        the caller must not be cancelled: the API server might write the allocation after the
+        devices were given to others.
         """
 
         async def change(present: StoredClaim) -> WriteOutcome:
@@ -104,7 +108,8 @@ class ClaimWriter:
                 present = await self._put(claim, body, f"add finalizer to claim {claim.key}")
             what = "reservation" if allocation is None else "allocation and reservation"
             body = present.with_reservation(consumer, allocation, now)
-            await self._put(claim, body, f"add {what} to claim {claim.key}", "/status")
+            with uninterrupted():
+                await self._put(claim, body, f"add {what} to claim {claim.key}", "/status")
             return WriteSucceeded()
 
         if allocation is None and self._may_join_reservations(claim, consumer.uid):

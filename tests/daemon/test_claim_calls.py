@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import anyio.lowlevel
 import msgspec
 
-from asched.daemon.plugin_host.binding_calls import BindingPluginClient, UnlimitedCall
+from asched.daemon.plugin_host.binding_calls import (
+    BindingPluginClient,
+    CallScope,
+    CancelReason,
+    LimitedCall,
+    UnlimitedCall,
+)
 from asched.framework.binding import ClaimRef, Permission
 from asched.framework.interface import PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.kube.claim_bodies import FINALIZER
 from asched.kube.errors import NoResponseError
-from asched.kube.transport import HttpResponse
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse
 from asched.model.resource_claims import (
     AllocationResult,
     DeviceAllocationResult,
@@ -58,9 +65,9 @@ def refused() -> HttpResponse:
     raise NoResponseError("connection refused", sent=False)
 
 
-async def allocate(api: ScriptedApi) -> Status:
+async def allocate(api: ScriptedApi, call: CallScope | None = None) -> Status:
     plugin = Allocates(None, None)  # type: ignore[arg-type]
-    client = BindingPluginClient(plugin, "PreBind", api.binder(), UnlimitedCall())
+    client = BindingPluginClient(plugin, "PreBind", api.binder(), call or UnlimitedCall())
     return await client.allocate_claim(CLAIM, ALLOCATION, POD)
 
 
@@ -88,3 +95,29 @@ async def test_claim_that_others_allocated_meanwhile_is_an_error() -> None:
     api = ScriptedApi(claim(), no_response, no_response, claim("other", device="y"))
     found = await allocate(api)
     assert found.message == "claim d/c got allocated elsewhere in the meantime"
+
+
+class CancelsAtPut(ScriptedApi):
+    """The call is cancelled after the API server received the allocation."""
+
+    def __init__(self, call: LimitedCall, *answers: Answer) -> None:
+        super().__init__(*answers)
+        self.call = call
+        self.answered: list[str] = []
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
+        if request.method == "PUT":
+            self.call.cancel(CancelReason.POD_GONE)
+        await anyio.lowlevel.checkpoint()
+        response = await super().exchange(credentials, request)
+        self.answered.append(request.method)
+        return response
+
+
+async def test_answer_to_an_allocation_is_awaited_although_the_pod_is_gone() -> None:
+    # Otherwise the undo might read the claim before the API server has written the allocation.
+    call = LimitedCall(60)
+    api = CancelsAtPut(call, claim(), claim("pod-p", device="x"))
+    with call.scope:
+        await allocate(api, call)
+    assert api.answered == ["PATCH", "PUT"]

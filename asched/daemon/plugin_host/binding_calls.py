@@ -205,7 +205,9 @@ class BindingPluginClient:
             """None while an earlier write without a response may have been carried out: the
             devices must stay reserved until that is known."""
             nonlocal unknown
-            outcome = await io.claims.allocate(claim, allocation, target, io.clock.utc())
+            outcome = await io.claims.allocate(
+                claim, allocation, target, io.clock.utc(), self._scope.paused
+            )
             unknown |= isinstance(outcome, OutcomeUnknown)
             return None if unknown and not _is_definite(outcome) else _written(outcome)
 

@@ -176,11 +176,10 @@ async def undo_binding(
     Allocations stay. Returns once the watch shows them, and the special claim is deleted, because
     the pod's reservation, which kept others from the devices, ends with the binding.
     """
-    unseen: list[ClaimRef] = []
     for ref in bound.reserved:
         await client.release_claim(ref, pod)
-        if await _is_allocated(client, ref):
-            unseen.append(ref)
+    unread = list(bound.reserved)
+    unseen: list[ClaimRef] = []
     special = bound.special
     if special is None and left_over is not None:
         special = ClaimRef.of(left_over)
@@ -191,6 +190,13 @@ async def undo_binding(
             if not (await client.delete_special_claim(special)).is_success:
                 return None
             special = None
+        while unread:
+            allocated = await _is_allocated(client, unread[-1])
+            if allocated is None:
+                return None
+            ref = unread.pop()
+            if allocated:
+                unseen.append(ref)
         claims = cluster.objects(ResourceClaim)
         for ref in unseen:
             present = claims.get(ref.key)
@@ -201,10 +207,10 @@ async def undo_binding(
     await client.wait_until(check, OBSERVATION_TIMEOUT_S)
 
 
-async def _is_allocated(client: BindingClient, ref: ClaimRef) -> bool:
-    """Whether the claim is allocated in the API server, or may be."""
+async def _is_allocated(client: BindingClient, ref: ClaimRef) -> bool | None:
+    """Whether the claim is allocated in the API server; None if that is unknown."""
     try:
         claim = await client.read_resource_claim(ref)
     except Unavailable:
-        return True
+        return None
     return claim is not None and claim.status.allocation is not None
