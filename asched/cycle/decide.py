@@ -292,18 +292,20 @@ class Decider:
 def open_circuit_message(circuit: Circuit, plugin: str) -> str:
     """The pod condition's message while the circuit breaker of a required plugin is open."""
     spec = circuit.spec
-    window, rest = (
+    window, open_for = (
         _go_duration(round(seconds * NS_PER_S)) for seconds in (spec.window_s, spec.open_s)
     )
     return (
-        f"circuit breaker of plugin {plugin} is open for {rest}: {spec.failures} failures within"
-        f" {window}, or another one since"
+        f"circuit breaker of plugin {plugin} is open for {open_for}: {spec.failures} failures"
+        f" within {window}, or another one since"
     )
 
 
 def _go_duration(duration_ns: int) -> str:
-    """A duration under one hour as Go formats it: ``500ms``, ``1.5s``, ``15m0s``."""
+    """A duration as Go formats it: ``500ms``, ``1.5s``, ``15m0s``, ``2h0m0s``."""
     minutes, rest_ns = divmod(duration_ns, 60 * NS_PER_S)
     if minutes:
-        return f"{minutes}m{rest_ns / NS_PER_S:g}s"
+        hours, minutes = divmod(minutes, 60)
+        begin = f"{hours}h" if hours else ""
+        return f"{begin}{minutes}m{rest_ns / NS_PER_S:g}s"
     return format_duration(timedelta(microseconds=rest_ns // 1000))

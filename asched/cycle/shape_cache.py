@@ -42,7 +42,8 @@ class ApplicablePlugins:
         self.filter = [(rank, p) for rank, p in scope.filter if p.name not in inapplicable]
         self.pre_score = [p for p in scope.pre_score if p.name not in inapplicable]
         self.score = [w for w in scope.score if w.plugin.name not in inapplicable]
-        alone = len(inapplicable) + 1 == len(scope.all()) and len(self.score) == 1
+        alone = len(inapplicable) + 1 == len(scope.all())
+        alone = alone and len(self.score) == len(self.pre_score) == 1
         self.only = _scorer_by_class(self.score[0]) if alone else None
         """The plugin that applies, if it is the only one and may have a common answer."""
         filters = self.only is not None and self.pre_filter and self.filter
