@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
-from asched.config.kube_scheduler import KubeSchedulerConfiguration
+from asched.config.kube_scheduler import API_VERSION, KIND, KubeSchedulerConfiguration
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.framework.runtime.profile import ProfileSpec
@@ -12,6 +13,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded
 from tests.cycle.scheduling import Scheduling
+from tests.framework.decoding import decode_configuration
 
 
 @cache
@@ -24,10 +26,15 @@ def default_profiles() -> tuple[ProfileSpec, ...]:
     return resolve(KubeSchedulerConfiguration(), installed())
 
 
-def default_fold() -> Fold:
-    """A fold over an empty state with the default profile."""
+def default_fold(**plugins: Any) -> Fold:
+    """A fold over an empty state with the default profile, but for these sets of plugins."""
     fold = Fold(ClusterState(), installed().load)
-    fold.apply(ProfilesLoaded(default_profiles()))
+    profiles = default_profiles()
+    if plugins:
+        profile = {"schedulerName": "default-scheduler", "plugins": plugins}
+        document = {"apiVersion": API_VERSION, "kind": KIND, "profiles": [profile]}
+        profiles = resolve(decode_configuration(document), installed())
+    fold.apply(ProfilesLoaded(profiles))
     return fold
 
 

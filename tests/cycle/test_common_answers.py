@@ -216,3 +216,19 @@ def test_terms_of_deleted_pods_are_forgotten_with_their_table(
     fold.apply(r.TurnStarted(fold.state.now_ns + 60 * NS_PER_S))
     (assigned,) = decider.next()
     assert isinstance(assigned, r.Assigned), assigned
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_profile_without_pre_score_of_the_plugin(
+    common: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Score fails, as in kube-scheduler, also where a common answer would need no score."""
+    if not common:
+        monkeypatch.setattr(InterPodAffinity, "common_answer", lambda *_: None)
+    fold = default_fold(preScore={"disabled": [{"name": "InterPodAffinity"}]})
+    for number in range(3):
+        _observe(fold, a_node(f"n{number}", labels={_HOST: f"n{number}"}))
+    _observe(fold, _repelling("b", "n0", _term(_APPS, _HOST)))
+    _observe(fold, a_pod("p", {"cpu": "100m"}, labels={"app": _APPS[0]}))
+    (decision,) = Decider(fold.state).next()
+    assert isinstance(decision, r.AttemptFailed)
