@@ -223,6 +223,7 @@ def test_profile_without_pre_score_of_the_plugin(
     common: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its Score fails, as in kube-scheduler, also where a common answer would need no score."""
+    monkeypatch.setattr(shape_cache, "_PAYS_AFTER", 0)
     if not common:
         monkeypatch.setattr(InterPodAffinity, "common_answer", lambda *_: None)
     fold = default_fold(preScore={"disabled": [{"name": "InterPodAffinity"}]})
