@@ -79,7 +79,7 @@ class Attempt:
         self._pod = pod
         self._table = cluster.nodes
         self._cache = cache
-        self._own = cache.plugins(profile, pod)
+        self._applicable = cache.plugins(profile, pod)
 
     # -- filtering ----------------------------------------------------------------------------
 
@@ -95,13 +95,13 @@ class Attempt:
         """
         limited = limit_nodes and self._profile.spec.percentage_of_nodes_to_score
         every_node = not nominated and not limited and self._within is None
-        simple = every_node and not self._cluster.nominator
-        if simple and (common := self._common_nodes()) is not None:
+        unrestricted = every_node and not self._cluster.nominator
+        if unrestricted and (common := self._feasible_by_common_answer()) is not None:
             return common
         shared = self._cache.filters(self._profile, self._pod)
-        found = FeasibleNodes(shared, self._own.inapplicable, self._within)
-        shared_only = self._own.none_applies and shared.pre_filter.passes
-        if simple and shared_only and not found.has_errors:
+        found = FeasibleNodes(shared, self._applicable.inapplicable, self._within)
+        shared_only = self._applicable.none_applies and shared.pre_filter.passes
+        if unrestricted and shared_only and not found.has_errors:
             found.count = shared.count
             return found
         if not shared_only:
@@ -109,7 +109,7 @@ class Attempt:
             self._pre_filter(found)
             if found.rejected is not None:
                 return found
-            found.state.skip_filter |= self._own.inapplicable
+            found.state.skip_filter |= self._applicable.inapplicable
             self._filter(found)
         if all_reasons or not nominated or not self._nominated_node_passes(nominated, found):
             self._filter_with_nominated_pods(found)
@@ -120,10 +120,10 @@ class Attempt:
         self._select(found, nominated, limit_nodes)
         return found
 
-    def _common_nodes(self) -> FeasibleNodes | None:
+    def _feasible_by_common_answer(self) -> FeasibleNodes | None:
         """The feasible nodes by the common answer of the only plugin that is not shared; None if
         it has none, no node is feasible, or its calls have to be made for another reason."""
-        plugin, rank = self._own.only, self._own.only_filter_rank
+        plugin, rank = self._applicable.only_scorer, self._applicable.only_filter_rank
         if plugin is None or OBSERVATION.calls is not None:
             return None  # observed calls are measured
         answer = call(plugin, "PreFilter", plugin.common_answer, self._pod)
@@ -138,7 +138,7 @@ class Attempt:
             )
         if shared is None or not shared.count or not shared.pre_filter.passes:
             return None
-        found = FeasibleNodes(shared, self._own.inapplicable)
+        found = FeasibleNodes(shared, self._applicable.inapplicable)
         if found.has_errors:
             return None
         found.common, found.common_by, found.count = answer, plugin.name, shared.count
@@ -150,12 +150,12 @@ class Attempt:
         shared, profile, inapplicable = (
             found.shared.pre_filter,
             self._profile,
-            self._own.inapplicable,
+            self._applicable.inapplicable,
         )
         state = found.state
         if shared.passes and self._applicable_pre_filters_pass(found):
-            state.inapplicable |= self._own.inapplicable_pre_filters
-            state.skip_filter |= self._own.inapplicable_pre_filters
+            state.inapplicable |= self._applicable.inapplicable_pre_filters
+            state.skip_filter |= self._applicable.inapplicable_pre_filters
             return
         # If no shared answer matters, the order of the shared plugins does not either.
         plugins = profile.cluster_scope.pre_filter if shared.passes else profile.pre_filter
@@ -193,7 +193,7 @@ class Attempt:
         """Run PreFilter of the plugins that apply; False if all have to run in their order, because
         one of them rejects the pod or restricts its nodes."""
         state = found.state
-        for plugin in self._own.pre_filter:
+        for plugin in self._applicable.pre_filter:
             result = checked_call(
                 PRE_FILTER, plugin, plugin.pre_filter, state, self._pod, self._table
             )
@@ -209,7 +209,7 @@ class Attempt:
     def _filter(self, found: FeasibleNodes) -> None:
         """Add the results of cluster-scope filters to the shared results of node-scope filters."""
         state = found.state
-        for rank, plugin in self._own.filter:
+        for rank, plugin in self._applicable.filter:
             if plugin.name in state.skip_filter:
                 continue
             if plugin.filters_passing_nodes:
@@ -280,7 +280,7 @@ class Attempt:
         if self._pod.pod.spec.node_name:
             return False
         shared = found.shared
-        if not (self._own.none_applies and shared.pre_filter.passes):
+        if not (self._applicable.none_applies and shared.pre_filter.passes):
             return self._dry_runner(found).reads_only_own_row
         if shared.reads_only_own_row is None:
             shared.reads_only_own_row = self._dry_runner(found).reads_only_own_row
@@ -336,7 +336,7 @@ class Attempt:
         """
         shared = found.shared.scores(self._pod)
         all_shared = extender_scores is None and found.shares_feasible
-        if self._own.none_applies and extender_scores is None:
+        if self._applicable.none_applies and extender_scores is None:
             if all_shared:
                 return shared.best(self._pod)
             if shared.is_steady(self._pod):
@@ -347,7 +347,7 @@ class Attempt:
                 return kept
         nodes = self._prepare_scores(found)
         skipped = found.state.skip_score
-        scorers = [w for w in self._own.score if w.plugin.name not in skipped]
+        scorers = [w for w in self._applicable.score if w.plugin.name not in skipped]
         if all_shared and not scorers:
             return shared.best(self._pod)
         if all_shared and len(scorers) == 1:
@@ -435,8 +435,8 @@ class Attempt:
         return scores
 
     def _pre_score(self, state: CycleState, nodes: Nodes) -> None:
-        state.skip_score |= self._own.inapplicable_scores
-        for plugin in self._own.pre_score:
+        state.skip_score |= self._applicable.inapplicable_scores
+        for plugin in self._applicable.pre_score:
             status = checked_call(PRE_SCORE, plugin, plugin.pre_score, state, self._pod, nodes)
             if status.code is Code.SKIP:
                 state.skip_score.add(plugin.name)

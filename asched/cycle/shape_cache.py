@@ -44,9 +44,9 @@ class ApplicablePlugins:
         self.score = [w for w in scope.score if w.plugin.name not in inapplicable]
         alone = len(inapplicable) + 1 == len(scope.all())
         alone = alone and len(self.score) == len(self.pre_score) == 1
-        self.only = _scorer_by_class(self.score[0]) if alone else None
+        self.only_scorer = _scorer_by_class(self.score[0]) if alone else None
         """The plugin that applies, if it is the only one and may have a common answer."""
-        filters = self.only is not None and self.pre_filter and self.filter
+        filters = self.only_scorer is not None and self.pre_filter and self.filter
         self.only_filter_rank = self.filter[0][0] if filters else None
         """The rank of its filter; None if the profile does not use it."""
 
@@ -123,10 +123,10 @@ class ApplicabilityCache:
 
 _MAX_SHAPES = 128
 _MAX_PROFILES = 64
-_PAYS_AFTER = 10
+_MIN_COMMON_ATTEMPTS = 10
 """Attempts with one common answer, after which keeping results for it pays: they take about as
 long as computing these results."""
-_MAX_AWAITED = 256
+_MAX_COUNTED = 256
 
 _Key = tuple[Profile, PodShape, FilterResult | None]
 """With the rejections of a common answer."""
@@ -138,7 +138,7 @@ class ShapeCache:
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._filters: OrderedDict[_Key, ShapeFilters] = OrderedDict()
-        self._attempts: OrderedDict[_Key, int] = OrderedDict()
+        self._common_attempts: OrderedDict[_Key, int] = OrderedDict()
         """The number of attempts with common answers for which no results are kept."""
         self._applicability: dict[Profile, ApplicabilityCache] = {}
         self._versions: dict[Profile, tuple[int, ...]] = {}
@@ -157,7 +157,7 @@ class ShapeCache:
             # Most belong to earlier configurations.
             self._versions.clear()
             self._filters.clear()
-            self._attempts.clear()
+            self._common_attempts.clear()
             self._applicability.clear()
         self._versions[profile] = versions
 
@@ -187,17 +187,17 @@ class ShapeCache:
         if pod.pod.spec.node_name:
             return None
         key = (profile, pod.shape, rejections)
-        if key not in self._filters and not self._pays(key):
+        if key not in self._filters and not self._occurs_often(key):
             return None
         return self._refreshed(key, pod, (rank, CommonFilter(plugin, rejections)))
 
-    def _pays(self, key: _Key) -> bool:
-        attempts = self._attempts.pop(key, 0) + 1
-        if attempts > _PAYS_AFTER:
+    def _occurs_often(self, key: _Key) -> bool:
+        attempts = self._common_attempts.pop(key, 0) + 1
+        if attempts > _MIN_COMMON_ATTEMPTS:
             return True
-        self._attempts[key] = attempts
-        if len(self._attempts) > _MAX_AWAITED:
-            self._attempts.popitem(last=False)
+        self._common_attempts[key] = attempts
+        if len(self._common_attempts) > _MAX_COUNTED:
+            self._common_attempts.popitem(last=False)
         return False
 
     def _refreshed(

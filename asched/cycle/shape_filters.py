@@ -39,7 +39,7 @@ _MAX_PRIORITIES = 16
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
 
 
-class WatchedNodes:
+class ReadTrackingNodes:
     """Nodes that record whether a plugin read them: if so, its answer is valid only until a row
     changes.
 
@@ -59,7 +59,7 @@ class ShapePreFilter:
     """The answers of shared PreFilters for one shape. Raises :class:`PluginFailure`."""
 
     def __init__(self, profile: Profile, pod: PodInfo, table: NodeTable) -> None:
-        self.nodes = WatchedNodes(table)
+        self.nodes = ReadTrackingNodes(table)
         """The nodes for shared PreFilters and PreScores."""
         self.state = CycleState()
         """What shared PreFilters and PreScores wrote: the start of every attempt's state."""

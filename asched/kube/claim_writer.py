@@ -50,7 +50,7 @@ _TRIES = 5
 
 _encode = msgspec.json.Encoder().encode
 
-_Change = Callable[[StoredClaim], Awaitable[WriteOutcome]]
+_Modification = Callable[[StoredClaim], Awaitable[WriteOutcome]]
 
 
 class _ConflictError(Exception):
@@ -99,8 +99,8 @@ class ClaimWriter:
         devices were given to others.
         """
 
-        async def change(present: StoredClaim) -> WriteOutcome:
-            done = _found(present, claim, allocation, consumer.uid)
+        async def modify(present: StoredClaim) -> WriteOutcome:
+            done = _outcome_without_write(present, claim, allocation, consumer.uid)
             if done is not None:
                 return done
             if allocation is not None and FINALIZER not in present.finalizers:
@@ -117,7 +117,7 @@ class ClaimWriter:
             if not (isinstance(outcome, WriteRejected) and outcome.status):
                 return outcome
             # The claim shows why, or another pod of the request was the reason.
-        return await self._change(claim, change, protects=allocation is not None)
+        return await self._read_modify_write(claim, modify, adds_finalizer=allocation is not None)
 
     def _may_join_reservations(self, claim: ClaimRef, consumer_uid: str) -> bool:
         """Whether the watch shows the claim allocated, with a timestamp (the first reservation has
@@ -135,7 +135,7 @@ class ClaimWriter:
         success."""
         path = f"{claim_path(claim)}/status"
 
-        async def change(present: StoredClaim) -> WriteOutcome:
+        async def modify(present: StoredClaim) -> WriteOutcome:
             if present.uid != claim.uid or consumer_uid not in present.reserved_for:
                 return WriteSucceeded()
             await self._confirm()
@@ -145,13 +145,13 @@ class ClaimWriter:
                 raise _ConflictError
             return WriteSucceeded() if isinstance(outcome, ObjectGone) else outcome
 
-        return await self._change(claim, change, gone_is_success=True)
+        return await self._read_modify_write(claim, modify, gone_is_success=True)
 
     async def deallocate(self, claim: ClaimRef, consumer_uid: str) -> WriteOutcome:
         """Remove allocation, reservations and status of devices. Rejected if the claim is reserved
         for another consumer than ``consumer_uid``. A claim without allocation is a success."""
 
-        async def change(present: StoredClaim) -> WriteOutcome:
+        async def modify(present: StoredClaim) -> WriteOutcome:
             if present.uid != claim.uid or present.allocation is None:
                 return WriteSucceeded()
             if any(uid != consumer_uid for uid in present.reserved_for):
@@ -161,7 +161,7 @@ class ClaimWriter:
             await self._put(claim, body, f"deallocate claim {claim.key}", "/status")
             return WriteSucceeded()
 
-        return await self._change(claim, change, gone_is_success=True)
+        return await self._read_modify_write(claim, modify, gone_is_success=True)
 
     async def create_special(
         self, pod: PodTarget, claim: ResourceClaim
@@ -194,7 +194,7 @@ class ClaimWriter:
     async def delete_special(self, claim: ClaimRef) -> WriteOutcome:
         """Remove the finalizer of the claim, then delete it. A claim that is gone is a success."""
 
-        async def change(present: StoredClaim) -> WriteOutcome:
+        async def modify(present: StoredClaim) -> WriteOutcome:
             if present.uid != claim.uid:
                 return WriteSucceeded()
             await self._confirm()
@@ -204,7 +204,7 @@ class ClaimWriter:
                 present = await self._put(claim, body, f"update resourceclaim {claim.key}")
             return await self._delete(claim, present)
 
-        return await self._change(claim, change, gone_is_success=True)
+        return await self._read_modify_write(claim, modify, gone_is_success=True)
 
     async def patch_extended_resource_status(
         self,
@@ -256,7 +256,7 @@ class ClaimWriter:
             # The API server has accepted the update.
             raise _FailedUpdateError(OutcomeUnknown(f"{what}: {error}")) from None
 
-    async def _protect(self, claim: ClaimRef) -> bytes | None:
+    async def _add_finalizer(self, claim: ClaimRef) -> bytes | None:
         """The claim after a patch that adds the finalizer, if it has none. None if that failed:
         reading the claim shows why, or an update is permitted where a patch is not."""
         body, form = finalizer_patch(claim), STRATEGIC_MERGE_PATCH
@@ -281,22 +281,22 @@ class ClaimWriter:
             return outcome_of(error)
         return WriteSucceeded()
 
-    async def _change(
+    async def _read_modify_write(
         self,
         claim: ClaimRef,
-        change: _Change,
+        modify: _Modification,
         *,
         gone_is_success: bool = False,
-        protects: bool = False,
+        adds_finalizer: bool = False,
     ) -> WriteOutcome:
-        """Read the claim and ``change`` it, again after a conflict. ``protects``: the first read
-        adds the finalizer."""
+        """Read the claim and ``modify`` it, again after a conflict. ``adds_finalizer``: the first
+        read adds the finalizer."""
         for attempt in range(_TRIES):
             try:
-                read = await self._protect(claim) if protects and attempt == 0 else None
+                read = await self._add_finalizer(claim) if adds_finalizer and attempt == 0 else None
                 if read is None:
                     read = await self._client.request("GET", claim_path(claim))
-                return await change(StoredClaim(read))
+                return await modify(StoredClaim(read))
             except _ConflictError:
                 continue
             except _FailedUpdateError as failed:
@@ -310,7 +310,7 @@ class ClaimWriter:
         return WriteRejected(f"claim {claim.key} was modified concurrently", 409)
 
 
-def _found(
+def _outcome_without_write(
     present: StoredClaim,
     claim: ClaimRef,
     allocation: AllocationResult | None,

@@ -115,7 +115,7 @@ def _count_results(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_decisions_are_those_without_common_answers(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shape_cache, "_PAYS_AFTER", 1)
+    monkeypatch.setattr(shape_cache, "_MIN_COMMON_ATTEMPTS", 1)
     with monkeypatch.context() as patch:
         created = _count_results(patch)
         made = _decide_in_random_cluster(seed)
@@ -223,7 +223,7 @@ def test_profile_without_pre_score_of_the_plugin(
     common: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its Score fails, as in kube-scheduler, also where a common answer would need no score."""
-    monkeypatch.setattr(shape_cache, "_PAYS_AFTER", 0)
+    monkeypatch.setattr(shape_cache, "_MIN_COMMON_ATTEMPTS", 0)
     if not common:
         monkeypatch.setattr(InterPodAffinity, "common_answer", lambda *_: None)
     fold = default_fold(preScore={"disabled": [{"name": "InterPodAffinity"}]})

@@ -50,7 +50,7 @@ from asched.plugins.dynamic_resources.node_filter import (
 )
 from asched.plugins.dynamic_resources.pod_claims import ClaimHints, UnusableClaimError, user_claims
 from asched.plugins.dynamic_resources.post_filter import PostFilterDecision
-from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo_binding
+from asched.plugins.dynamic_resources.pre_bind import ClaimBinding, WrittenClaims, undo_binding
 from asched.plugins.dynamic_resources.reservation import (
     DeviceReservation,
     reservation_of,
@@ -147,7 +147,7 @@ class DynamicResources(
         self._hints = ClaimHints(handle.cluster)
         self._reservations: dict[str, DeviceReservation] = {}
         """By UID of the pod, until it is bound."""
-        self._bound: dict[str, BoundClaims] = {}
+        self._written: dict[str, WrittenClaims] = {}
         """What PreBind wrote for a pod, in case the binding fails."""
         self._unsettled: dict[str, DeviceReservation] = {}
         """By UID of the pod, from then until its claims have shown their allocations."""
@@ -297,13 +297,13 @@ class DynamicResources(
 
     def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         self._reservations.pop(pod.uid, None)
-        self._bound.pop(pod.uid, None)
+        self._written.pop(pod.uid, None)
         self._devices.release(pod.uid)
 
     def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         # The devices stay reserved until the watch has shown the allocations of all claims.
         held = self._reservations.pop(pod.uid, None)
-        self._bound.pop(pod.uid, None)
+        self._written.pop(pod.uid, None)
         if held is not None:
             self._unsettled[pod.uid] = held
 
@@ -350,16 +350,16 @@ class DynamicResources(
         if reservation is None:
             return SUCCESS
         binding = ClaimBinding(self.handle.cluster, client, pod, reservation)
-        self._bound[pod.uid] = binding.bound
+        self._written[pod.uid] = binding.written
         status = await binding.bind()
         if status.is_success:
             status = await binding.wait_for_devices(self._binding_timeout)
         return status
 
     async def undo_pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
-        bound = self._bound.get(pod.uid, BoundClaims())
+        written = self._written.get(pod.uid, WrittenClaims())
         left_over = self._devices.special_claim(pod.uid)
-        await undo_binding(self.handle.cluster, left_over, client, pod, bound)
+        await undo_binding(self.handle.cluster, left_over, client, pod, written)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return self._hints.events()

@@ -36,7 +36,7 @@ watch is detected earlier."""
 
 
 @dataclass
-class BoundClaims:
+class WrittenClaims:
     """The claims that a binding has written, or may have written."""
 
     reserved: dict[ClaimRef, None] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ClaimBinding:
         self._client = client
         self._pod = pod
         self._reservation = reservation
-        self.bound = BoundClaims()
+        self.written = WrittenClaims()
 
     @property
     def _claims(self) -> Mapping[str, ResourceClaim]:
@@ -71,10 +71,10 @@ class ClaimBinding:
 
     async def _bind_claim(self, claim: ReservedClaim) -> Status:
         ref = ClaimRef(self._pod.namespace, claim.name, claim.uid)
-        if ref in self.bound.reserved:
+        if ref in self.written.reserved:
             return await self._bind_again(ref, claim)
-        self.bound.reserved[ref] = None
-        # Also if the watch shows the reservation: an earlier attempt may have removed it since.
+        self.written.reserved[ref] = None
+        # Even if the watch shows the reservation: an earlier attempt may have removed it since.
         return await self._client.allocate_claim(ref, claim.allocation, self._pod)
 
     async def _bind_again(self, ref: ClaimRef, claim: ReservedClaim) -> Status:
@@ -93,7 +93,7 @@ class ClaimBinding:
             if isinstance(created, Status):
                 return created
             ref = ClaimRef.of(created)
-        self.bound.special = ref
+        self.written.special = ref
         status = await client.allocate_claim(ref, special.allocation, pod)
         if not status.is_success:
             return status
@@ -137,9 +137,9 @@ class ClaimBinding:
             ended = _progress_of(present, now, limit)
             if ended is not SUCCESS:
                 return ended
-        if self.bound.special is None:
+        if self.written.special is None:
             return SUCCESS
-        present = self._claims.get(self.bound.special.key)
+        present = self._claims.get(self.written.special.key)
         # The watch may show a new claim late.
         return None if present is None else _progress_of(present, now, limit)
 
@@ -168,7 +168,7 @@ async def undo_binding(
     left_over: ResourceClaim | None,
     client: BindingClient,
     pod: PodInfo,
-    bound: BoundClaims,
+    written: WrittenClaims,
 ) -> None:
     """Undo the reservations of a failed binding (``Unreserve``), and delete the special claim:
     ``left_over`` if this process did not write it.
@@ -176,11 +176,11 @@ async def undo_binding(
     Allocations stay. Returns once the watch shows them, and the special claim is deleted, because
     the pod's reservation, which kept others from the devices, ends with the binding.
     """
-    for ref in bound.reserved:
+    for ref in written.reserved:
         await client.release_claim(ref, pod)
-    unread = list(bound.reserved)
+    unread = list(written.reserved)
     unseen: list[ClaimRef] = []
-    special = bound.special
+    special = written.special
     if special is None and left_over is not None:
         special = ClaimRef.of(left_over)
 

@@ -22,8 +22,8 @@ _UNKNOWN = -1
 
 
 class ExistingTerms:
-    """The pods with any term of one kind that selects pods with some labels. Shared by pods with
-    other labels that the same terms select."""
+    """Counts of existing pods with terms of one kind that select an incoming pod, by topology key.
+    Incoming pods that the same terms select share them."""
 
     __slots__ = (
         "_by_row",

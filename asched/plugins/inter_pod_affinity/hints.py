@@ -72,7 +72,7 @@ class AffinityHints:
         return [
             key
             for key, queued in rejected.waiting.items()
-            if key in found or self._is_repelled_by(queued.info, before)
+            if key in found or self._anti_affinity_selects(queued.info, before)
         ]
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
@@ -98,10 +98,10 @@ class AffinityHints:
             before is not None
             and after is None
             and _has_anti_affinity(before)
-            and self._is_repelled_by(PodInfo(pod), before)
+            and self._anti_affinity_selects(PodInfo(pod), before)
         )
 
-    def _is_repelled_by(self, pod: PodInfo, other: Pod) -> bool:
+    def _anti_affinity_selects(self, pod: PodInfo, other: Pod) -> bool:
         """Whether the other pod's required anti-affinity selects this one, or has many terms."""
         terms = terms_of(shape_of(other), other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]
         if len(terms) > _MAX_HINT_TERMS:
@@ -125,7 +125,7 @@ class AffinityHints:
         # Existing pods may have a hundred thousand keys.
         if not any(key in table.topology_keys for key in changed):
             return QueueingHint.SKIP
-        existing = self._states.of(shape_of(pod), label_set_of(pod)).existing
+        existing = self._states.of(shape_of(pod), label_set_of(pod)).existing_anti_affinity
         return queue_if(any(term.topology_key in changed for term in existing))
 
 

@@ -45,7 +45,7 @@ EXISTING_ANTI_AFFINITY_UNMET = Status.unschedulable(
     "node(s) didn't satisfy existing pods anti-affinity rules"
 )
 
-# Index: the bits of Rule, minus 1. The first failing rule is reported.
+# Index: the bits of :class:`Violation`, minus 1. The lowest bit decides the status.
 _STATUSES = (
     AFFINITY_UNMET,
     ANTI_AFFINITY_UNMET,
@@ -134,8 +134,8 @@ class InterPodAffinity(
 
     def _required(self, affinity: AffinityState, pod: PodInfo) -> RequiredAffinity | None:
         """The required terms of the pod and of existing pods; None if there are none."""
-        terms = affinity.terms
-        existing = [term for term in affinity.existing if term.counts.total]
+        terms = affinity.incoming
+        existing = [term for term in affinity.existing_anti_affinity if term.counts.total]
         if not existing and not terms.affinity and not terms.anti_affinity:
             return None
         namespace_labels = self._queries.namespace_labels(pod.namespace)
@@ -165,7 +165,7 @@ class InterPodAffinity(
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         affinity = state.get(_AFFINITY) or self._states.of(pod.shape, pod.label_set)
-        if self._needs_own_preferences and not affinity.terms.preferred:
+        if self._needs_own_preferences and not affinity.incoming.preferred:
             return _NO_SCORES
         scores = self._scores_now(affinity)
         if scores is None:
@@ -194,10 +194,10 @@ class InterPodAffinity(
         scores = affinity.scores
         if scores is None:
             return None
-        if affinity.scored_version != affinity.existing_version or affinity.terms.preferred:
+        if affinity.scored_version != affinity.terms_version or affinity.incoming.preferred:
             affinity.counts_for_score = bool(scores.total)
             scores.refresh()
-            affinity.scored_version = affinity.existing_version
+            affinity.scored_version = affinity.terms_version
         return scores if affinity.counts_for_score else None
 
     def _common_answer(self, pod: PodInfo) -> CommonAnswer | None:

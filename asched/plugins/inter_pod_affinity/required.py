@@ -62,7 +62,7 @@ class IncomingTermCounts(NamedTuple):
     """The factor of the counts in the score."""
 
 
-class AffinityTerms(NamedTuple):
+class IncomingCounts(NamedTuple):
     """The counts of :class:`AffinityQueries`, one for each topology key."""
 
     affinity: tuple[IncomingTermCounts, ...] = ()
@@ -130,7 +130,7 @@ class RequiredAffinity:
         self,
         pod: PodInfo,
         namespace_labels: Mapping[str, str],
-        terms: AffinityTerms,
+        terms: IncomingCounts,
         existing: Sequence[ExistingTermCounts],
         cache: ViolationCache | None = None,
         adjustments: Adjustments | None = None,

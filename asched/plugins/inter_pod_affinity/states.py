@@ -12,13 +12,17 @@ from asched.framework.pod_info import LabelSet, PodShape
 from asched.framework.pod_queries import PodQuery, TermKind
 from asched.framework.term_table import TermTable
 from asched.framework.topology import DomainCounts, DomainIndex
-from asched.plugins.inter_pod_affinity.existing import ExistingTerms, SelectedPods, WeightedQuery
+from asched.plugins.inter_pod_affinity.existing import (
+    ExistingTerms,
+    SelectedPods,
+    WeightedQuery,
+)
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.queries import TermQueries
 from asched.plugins.inter_pod_affinity.required import (
     AffinityQueries,
-    AffinityTerms,
     ExistingTermCounts,
+    IncomingCounts,
     IncomingTerm,
     IncomingTermCounts,
     ViolationCache,
@@ -31,47 +35,48 @@ STATE_BYTES = 1 << 16
 """An estimate for the objects of one entry: it limits the number of entries in small clusters."""
 _MAX_SHARED = 64
 
-_Sums = tuple[ExistingTerms | None, tuple[int, int]]
+_TermsAtVersion = tuple[ExistingTerms | None, tuple[int, int]]
 """With the generation and size of the table that they were looked up for."""
-_NO_SUMS: _Sums = (None, (-1, -1))
+_NO_TERMS: _TermsAtVersion = (None, (-1, -1))
 _NO_NUMBER = -1
 
 
 class AffinityState:
-    """The counts for pods of one shape, namespace and labels."""
+    """The counts for pods of one shape, namespace and labels. Refreshed in this order: the counts
+    of their own terms, existing terms, what is linked to both, scores."""
 
     __slots__ = (
         "counts_for_score",
-        "existing",
-        "existing_version",
+        "existing_anti_affinity",
+        "existing_terms",
+        "incoming",
+        "linked_counts",
         "own_terms",
         "scored_version",
         "scores",
         "size_bytes",
-        "sums",
-        "sums_version",
-        "terms",
+        "terms_version",
         "version",
         "violations",
     )
 
-    def __init__(self, terms: AffinityTerms, size_bytes: int) -> None:
+    def __init__(self, incoming: IncomingCounts, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.version = (-1, -1)
-        """The versions of nodes and pods for which the counts are up to date."""
+        """The versions of nodes and pods for which all counts are up to date."""
         self.scored_version = (-1, -1)
         """The versions for which :attr:`scores` are up to date."""
         self.counts_for_score = False
         """Whether any pod counts in :attr:`scores`."""
-        self.existing_version = (-1, -1)
-        """The versions of nodes and terms for which :attr:`sums` are up to date."""
-        self.terms = terms
-        self.own_terms = terms.all
-        self.sums: dict[TermKind, _Sums] = {}
-        """The terms of existing pods that select the pod."""
-        self.sums_version: list[object] | None = None
-        """Changes with the counts that :attr:`sums` hold."""
-        self.existing: Sequence[ExistingTermCounts] = ()
+        self.terms_version = (-1, -1)
+        """The versions of nodes and terms for which :attr:`existing_terms` are up to date."""
+        self.incoming = incoming
+        self.own_terms = incoming.all
+        self.existing_terms: dict[TermKind, _TermsAtVersion] = {}
+        """By kind: the terms of existing pods that select the pod, summed by topology key."""
+        self.linked_counts: list[object] | None = None
+        """Changes with the counts that :attr:`existing_terms` hold."""
+        self.existing_anti_affinity: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
         """Shared by pods without required terms that the same existing terms select."""
         self.scores: PreferredAffinityScores | None = None
@@ -140,10 +145,10 @@ class AffinityStates:
             return found
         for selected, key, counts, _ in found.own_terms:
             counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
-        existing_version = (nodes.version, cluster.affinity_terms_version)
-        if found.existing_version != existing_version:
+        terms_version = (nodes.version, cluster.affinity_terms_version)
+        if found.terms_version != terms_version:
             self._update_existing(found, labels)
-            found.existing_version = existing_version
+            found.terms_version = terms_version
         found.version = version
         return found
 
@@ -161,20 +166,22 @@ class AffinityStates:
         for kind in self._existing_kinds:
             table = cluster.affinity_terms(kind)
             if not table.size:
-                found.sums.pop(kind, None)
+                found.existing_terms.pop(kind, None)
                 continue
             stamp = (table.generation, table.size)
-            sums, known = found.sums.get(kind, _NO_SUMS)
+            sums, known = found.existing_terms.get(kind, _NO_TERMS)
             if sums is None or known != stamp:
-                sums = self._sums_of(kind, table, labels)
-                found.sums[kind] = (sums, stamp)
+                sums = self._existing_terms_of(kind, table, labels)
+                found.existing_terms[kind] = (sums, stamp)
             sums.update(table, cluster.nodes, self._domains)
             version += (sums, sums.version)
-        if version != found.sums_version:
-            self._refer(found)
-            found.sums_version = version
+        if version != found.linked_counts:
+            self._link_counts(found)
+            found.linked_counts = version
 
-    def _sums_of(self, kind: TermKind, table: TermTable, labels: LabelSet) -> ExistingTerms:
+    def _existing_terms_of(
+        self, kind: TermKind, table: TermTable, labels: LabelSet
+    ) -> ExistingTerms:
         distinguished = table.distinguished(labels)
 
         def compute() -> ExistingTerms:
@@ -185,29 +192,29 @@ class AffinityStates:
         key = (kind, table.generation, labels.namespace, distinguished)
         return self._sums.get(key, compute)
 
-    def _refer(self, found: AffinityState) -> None:
-        """Take other sums of existing terms."""
-        weights = [TermWeight(term.counts, term.weight) for term in found.terms.preferred]
+    def _link_counts(self, found: AffinityState) -> None:
+        """Set what refers to the present counts of existing terms: rejections and scores."""
+        weights = [TermWeight(term.counts, term.weight) for term in found.incoming.preferred]
         existing = []
-        for kind, (sums, _) in found.sums.items():
+        for kind, (sums, _) in found.existing_terms.items():
             for key, counts in sums.counts.items() if sums is not None else ():
                 if kind is TermKind.REQUIRED_ANTI_AFFINITY:
                     existing.append(ExistingTermCounts(key, counts))
                 else:
                     weights.append(TermWeight(counts, self._factors[kind]))
-        found.existing = existing
+        found.existing_anti_affinity = existing
         found.scores = (
             self._scores.get(tuple(weights), lambda: PreferredAffinityScores(weights))
             if weights
             else None
         )
-        own = found.terms.affinity or found.terms.anti_affinity
+        own = found.incoming.affinity or found.incoming.anti_affinity
         found.violations = (
             ViolationCache() if own else self._violations.get(tuple(existing), ViolationCache)
         )
 
-    def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
-        return AffinityTerms(
+    def _terms_of(self, queries: AffinityQueries) -> IncomingCounts:
+        return IncomingCounts(
             tuple(
                 self._counts_of([(term.query, 1)], term.topology_key) for term in queries.affinity
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asched.framework.binding import ClaimRef, Permission, Unavailable
 from asched.model.resource_claims import ResourceClaim
 from asched.plugins.dynamic_resources import DynamicResources
-from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo_binding
+from asched.plugins.dynamic_resources.pre_bind import ClaimBinding, WrittenClaims, undo_binding
 from asched.state.cluster import ProfileHandle
 from asched.testing.harness import FakeBindingClient
 from tests.cycle.scheduling import the_one
@@ -48,8 +48,8 @@ async def test_undo_reads_a_claim_again_until_its_state_is_known() -> None:
     scheduling.see(claim, a_pod("p", "a"))
     state = scheduling.state
     client = UnreadableOnce(DynamicResources, [claim])
-    bound = BoundClaims({ClaimRef("d", "a", claim.uid): None})
+    written = WrittenClaims({ClaimRef("d", "a", claim.uid): None})
     await undo_binding(
-        ProfileHandle(state, "").cluster, None, client, state.pods["d/p"].info, bound
+        ProfileHandle(state, "").cluster, None, client, state.pods["d/p"].info, written
     )
     assert client.reads == 2, "the claim is not allocated: nothing else to wait for"
