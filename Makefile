@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
-WORKERS ?= 3
+WORKERS ?= 4
 RATE    ?= 200
 UI_JOURNAL ?= $(VENV)/large-journal.db
 SEEDS ?= 1000
@@ -16,7 +16,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-scale benchmark-ui soak lint types contracts constraints audit sbom docs release clean
+.PHONY: help setup demo test checks test-plugins test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-scale benchmark-ui soak lint types contracts constraints audit sbom docs release clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,10 +33,17 @@ setup: $(STAMP)  ## create the virtual environment with pinned, hash-checked dep
 demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 	@$(BIN)/asched demo
 
-test: lint types contracts audit  ## run everything that CI runs: style, types, import contracts, tests
+test: $(STAMP)  ## run everything that CI runs: style, types, import contracts, tests
+	@$(MAKE) --no-print-directory --jobs 2 checks test-plugins
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+checks: lint types contracts audit
+
+# The collection stores the compiled tests, so that not every worker compiles them.
+test-plugins: $(STAMP)
 	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 	@$(BIN)/python -m pytest -c plugins/asched-optimal/pyproject.toml plugins/asched-optimal/tests
+	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 test-thorough: $(STAMP)  ## run the tests with all examples and long runs, where `make test` takes a part
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

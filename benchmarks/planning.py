@@ -5,8 +5,9 @@
 The workloads are scenarios without rejections, so that their journals are small: a short one for
 runs of a sweep, a long one for a replay, with as many checkpoints as a daemon keeps. One process
 and two processes do the same work in turns. They are warm: each has imported the code and read the
-workload before. The costs of an item and of Dask's scheduler are measured here; the model computes
-from them how long 10,000 items take on many workers.
+workload before. For the overhead of a replay, two workers share a processor. The costs of an item
+and of Dask's scheduler are measured here; the model computes from them how long 10,000 items take
+on many workers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -95,7 +96,7 @@ class Speed(msgspec.Struct, frozen=True, rename="camel"):
     """CPU time of the worker and of the planning process, with one process, for each run."""
     work_cpu_s: Sequence[float]
     """What the work takes without items: of a sweep, its simulations; of a replay, the replay of
-    the whole journal as one segment, in the same process immediately before or after."""
+    the whole journal as one segment, in another worker on the same processor at the same time."""
 
     @property
     def speed_up(self) -> float:
@@ -196,7 +197,11 @@ def measured(folder: Path, size: Size, runs: int) -> PlanningFigures:
     history = planning.open(short)
     sweep = planning.sweep(history, seed=range(size.seeds), drop_nodes=["", "10%"]).items
     segments = plan(planning.open(long))
-    with planning.own_processes(1) as one, planning.own_processes(2) as two:
+    with (
+        planning.own_processes(1) as one,
+        planning.own_processes(1) as other,
+        planning.own_processes(2) as two,
+    ):
         first = execute([sweep[0], segments[0]], one)[0]
         first_rss_mib = one.submit(highest_rss_mib).result()
         execute([*sweep[:2], *segments[:2]], two)
@@ -204,22 +209,18 @@ def measured(folder: Path, size: Size, runs: int) -> PlanningFigures:
         # In turns, so that other load of the machine affects all of them.
         pairs = [(_timed(sweep, one), _timed(sweep, two)) for _ in range(runs)]
         found = [run for run, _ in pairs]
+        replays = [(_timed(segments, one), _timed(segments, two)) for _ in range(runs)]
+        execute([*sweep, *segments[:2]], other)  # as much as ``one`` did before
         last_rss_mib = one.submit(highest_rss_mib).result()
-        replays, wholes = [], []
-        for _ in range(runs):
-            # Segments, whole, segments: what changes slowly affects both parts of the ratio.
-            before = _timed(segments, one)
-            wholes.append(_timed([_whole(segments)], one).cpu_s)
-            after = _timed(segments, one)
-            replays.append((before.mean(after), _timed(segments, two)))
+        shared = [_on_one_processor(segments, one, other) for _ in range(runs)]
     empty_s = empty.cpu_s / len(empty.answers)
     simulations_s = [
         sum(answer.cpu_s for answer in each.answers) - empty_s * len(sweep) for each in found
     ]
     return PlanningFigures(
         records=records,
-        sweep=_speed(pairs, simulations_s),
-        replay=_speed(replays, wholes),
+        sweep=_speed(pairs, list(zip((run.cpu_s for run in found), simulations_s, strict=True))),
+        replay=_speed(replays, shared),
         item_s=statistics.median(answer.cpu_s for answer in found[-1].answers),
         reading_s=first.cpu_s - first.run_cpu_s,
         empty_item_ms=empty_s * 1000,
@@ -238,11 +239,6 @@ class Timed(NamedTuple):
     """Of this process and of one worker."""
     answers: Sequence[WorkAnswer]
 
-    def mean(self, other: Timed) -> Timed:
-        """The mean times of two executions of the same items."""
-        elapsed_s = (self.elapsed_s + other.elapsed_s) / 2
-        return Timed(elapsed_s, (self.cpu_s + other.cpu_s) / 2, self.answers)
-
 
 def _timed(items: Sequence[WorkItem], executor: Executor) -> Timed:
     began_cpu_s = time.process_time() + executor.submit(time.process_time).result()
@@ -253,15 +249,52 @@ def _timed(items: Sequence[WorkItem], executor: Executor) -> Timed:
     return Timed(elapsed_s, cpu_s, answers)
 
 
-def _speed(pairs: Sequence[tuple[Timed, Timed]], work_cpu_s: Sequence[float]) -> Speed:
+def _on_one_processor(
+    segments: Sequence[SegmentItem], first: Executor, second: Executor
+) -> tuple[float, float]:
+    """CPU time of the segments with the planning process, and of one segment with all records.
+
+    Two workers replay at the same time on one processor, which alternates between them every few
+    milliseconds: what slows the machine down affects both equally. Then they change roles. One
+    after the other, equal replays differ by more than the overhead.
+    """
+    processors = os.sched_getaffinity(0)
+    for executor in (first, second):
+        executor.submit(os.sched_setaffinity, 0, {min(processors)}).result()
+    whole = [_whole(segments)]
+    began_s = time.process_time()
+    divided_s = whole_s = 0.0
+    for one, other in ((first, second), (second, first)):
+        before_s = [_worker_cpu_s(one), _worker_cpu_s(other)]
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(_succeed, (segments, whole), (one, other)))
+        divided_s += _worker_cpu_s(one) - before_s[0]
+        whole_s += _worker_cpu_s(other) - before_s[1]
+    for executor in (first, second):
+        executor.submit(os.sched_setaffinity, 0, processors).result()
+    return divided_s + time.process_time() - began_s, whole_s
+
+
+def _worker_cpu_s(executor: Executor) -> float:
+    return executor.submit(time.process_time).result()
+
+
+def _succeed(items: Sequence[WorkItem], executor: Executor) -> None:
+    failed = [answer.error for answer in execute(items, executor)]
+    assert not any(failed), next(filter(None, failed))
+
+
+def _speed(
+    pairs: Sequence[tuple[Timed, Timed]], cpu_and_work_s: Sequence[tuple[float, float]]
+) -> Speed:
     failed = [answer.error for pair in pairs for run in pair for answer in run.answers]
     assert not any(failed), next(filter(None, failed))
     return Speed(
         items=len(pairs[0][0].answers),
         one_s=min(one.elapsed_s for one, _ in pairs),
         two_s=min(two.elapsed_s for _, two in pairs),
-        cpu_s=[one.cpu_s for one, _ in pairs],
-        work_cpu_s=work_cpu_s,
+        cpu_s=[cpu_s for cpu_s, _ in cpu_and_work_s],
+        work_cpu_s=[work_s for _, work_s in cpu_and_work_s],
     )
 
 

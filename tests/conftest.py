@@ -29,6 +29,9 @@ settings.load_profile(PROFILE)
 
 SHARED_ENV = "ASCHED_SHARED"
 
+# Python's default thresholds take 6 % of the CPU time of the tests.
+gc.set_threshold(100_000, 20, 100)
+
 # pytest-xdist sets the width of a terminal for its workers. Commands print as in a pipe here.
 os.environ.pop("COLUMNS", None)
 

@@ -293,11 +293,8 @@ def amount_text(resource: str, number: int) -> str:
 def _uncordoned(state: HypotheticalState, node: Node) -> Iterator[_CandidateChange]:
     if not node.spec.unschedulable:
         return
-    # The node controller removes the taint together with spec.unschedulable.
-    taints = tuple(taint for taint in node.spec.taints if taint.key != UNSCHEDULABLE_TAINT)
-    spec = replace(node.spec, unschedulable=False, taints=taints)
     change = UnblockingChange(ChangeKind.UNCORDON, "uncordon the node")
-    yield change, state.replaced(replace(node, spec=spec))
+    yield change, state.replaced(changed_node(change, node))
 
 
 def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_CandidateChange]:
@@ -306,7 +303,6 @@ def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Ca
             continue
         if any(toleration.tolerates(taint) for toleration in pod.spec.tolerations):
             continue
-        added = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
         label = f"{taint.key}={taint.value}" if taint.value else taint.key
         change = UnblockingChange(
             ChangeKind.TOLERATION,
@@ -315,25 +311,51 @@ def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Ca
             value=taint.value,
             effect=taint.effect,
         )
-        tolerant = _with_spec(pod, tolerations=(*pod.spec.tolerations, added))
-        yield change, state.replaced(tolerant)
+        yield change, state.replaced(changed_pod(change, pod))
 
 
 def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_CandidateChange]:
     wanted = dict.fromkeys((*selector_labels(pod, node), *_topology_labels(state, pod, node)))
     for key, value in wanted:
-        labels = {**node.metadata.labels}
-        labels.pop(key, None)
-        if value is not None:
-            labels[key] = value
-        if labels == node.metadata.labels:
-            continue
-        metadata = replace(node.metadata, labels=labels)
         summary = (
             f"label the node {key}={value}" if value is not None else f"remove label {key} from it"
         )
         change = UnblockingChange(ChangeKind.NODE_LABEL, summary, key=key, value=value)
-        yield change, state.replaced(replace(node, metadata=metadata))
+        labeled = changed_node(change, node)
+        if labeled != node:
+            yield change, state.replaced(labeled)
+
+
+def changed_node(change: UnblockingChange, node: Node) -> Node:
+    """The node after a change of its labels or of ``spec.unschedulable``; after others as it is."""
+    if change.kind is ChangeKind.UNCORDON:
+        # The node controller removes the taint together with spec.unschedulable.
+        taints = tuple(taint for taint in node.spec.taints if taint.key != UNSCHEDULABLE_TAINT)
+        return replace(node, spec=replace(node.spec, unschedulable=False, taints=taints))
+    if change.kind is ChangeKind.NODE_LABEL:
+        labels = {key: value for key, value in node.metadata.labels.items() if key != change.key}
+        if change.value is not None:
+            labels[change.key] = change.value
+        return replace(node, metadata=replace(node.metadata, labels=labels))
+    return node
+
+
+def changed_pod(change: UnblockingChange, pod: Pod) -> Pod:
+    """The pod after a change of its own spec; after others as it is."""
+    if change.kind is ChangeKind.UNGATE:
+        return _with_spec(pod, scheduling_gates=())
+    if change.kind is ChangeKind.TOLERATION:
+        value = change.value or ""
+        added = Toleration(key=change.key, operator="Equal", value=value, effect=change.effect)
+        return _with_spec(pod, tolerations=(*pod.spec.tolerations, added))
+    if change.kind is ChangeKind.POD_CONSTRAINT:
+        relaxed = (one for name, _, one in relaxed_pods(pod) if change.summary == _without(name))
+        return next(relaxed, pod)
+    return pod
+
+
+def _without(constraint: str) -> str:
+    return f"without the pod's own {constraint}"
 
 
 def selector_labels(pod: Pod, node: Node) -> Iterator[tuple[str, str | None]]:
@@ -384,8 +406,7 @@ def _with_spec(pod: Pod, **fields: object) -> Pod:
 
 def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_CandidateChange]:
     for name, key, without_it in relaxed_pods(pod):
-        summary = f"without the pod's own {name}"
-        change = UnblockingChange(ChangeKind.POD_CONSTRAINT, summary, key=key)
+        change = UnblockingChange(ChangeKind.POD_CONSTRAINT, _without(name), key=key)
         yield change, state.replaced(without_it)
 
 

@@ -27,7 +27,7 @@ from asched.audit.whatif.recorded_history import (
     recorded_scheduler,
 )
 from asched.cycle.inspect import AttemptOutcome
-from asched.fit.change import more_nodes, smallest_change
+from asched.fit.change import ChangeTrials, smallest_change
 from asched.fit.costs import costs_of, with_added_nodes, with_wait
 from asched.fit.forecast import (
     Forecast,
@@ -41,7 +41,6 @@ from asched.fit.forecast import (
 from asched.fit.forms import (
     MAX_BEST,
     FitAnswer,
-    FitChange,
     FitVictim,
     NodeCopies,
     StartEstimate,
@@ -223,16 +222,16 @@ class _Decision:
         found = replace(found, sentence=_missing_sentence(found, missing[0]))
         if not unblock:
             return found
-        change = smallest_change(first, groups, lambda: self._more_nodes(missing))
+        change = smallest_change(first, groups, self._change_trials(missing))
         found = replace(found, change=change)
         prices = self._query.prices
         return found if prices is None else with_added_nodes(found, state, prices)
 
-    def _more_nodes(self, missing: Sequence[TrialPod]) -> FitChange | None:
+    def _change_trials(self, missing: Sequence[TrialPod]) -> ChangeTrials | None:
         if self._manifest.waiting:
             return None
         pods = [self._state.pods[one.key].info for one in missing]
-        return more_nodes(self._checkpoint, self._load, self._manifest, pods)
+        return ChangeTrials(self._checkpoint, self._load, self._manifest, pods)
 
     def _groups(self, missing: list[TrialPod]) -> tuple[PodGroupExplanation, ...]:
         keys = dict.fromkeys(group_of(self._state.pods[one.key].info.pod) for one in missing)

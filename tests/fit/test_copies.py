@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from asched.audit.lookup import AuditError
 from asched.fit.answer import FitQuery, fit
 from asched.fit.forms import FitAnswer, FitCosts
 from asched.fit.manifest import object_of
+from asched.model.node import NodeSpec
 from asched.model.resources import Resource, decode
 from asched.model.workloads import PriorityClass
 from asched.pricing.prices import parse_prices
@@ -173,6 +175,47 @@ async def test_smaller_change_precedes_new_nodes() -> None:
     found = await answer(recording, one_pod("2"))
     assert found.change is not None
     assert found.change.node == "a"
+    assert "tolerates dedicated" in found.change.summary
+
+
+@pytest.mark.parametrize(
+    ("tainted_cpu", "summary"),
+    [(8, "the pod tolerates dedicated:NoSchedule (a)"), (2, "add 2 nodes like b")],
+)
+async def test_change_with_which_all_pods_run_precedes_one_that_helps_the_next(
+    tainted_cpu: int, summary: str
+) -> None:
+    """A toleration in the template is for all pods; on a small node only one of them uses it."""
+    recording = Recording()
+    recording.see(node("a", str(tainted_cpu), taint="dedicated"), node("b", "2"))
+    found = await answer(recording, one_pod("2"), copies=4 if tainted_cpu == 8 else 3)
+    assert found.change is not None
+    assert (found.change.summary, found.change.runs) == (summary, "all")
+
+
+async def test_labels_and_cordons_are_tried_with_all_pods() -> None:
+    recording = Recording()
+    cordoned = replace(node("a", "8"), spec=NodeSpec(unschedulable=True))
+    recording.see(cordoned, node("b", "2"))
+    found = await answer(recording, one_pod("2"), copies=5)
+    assert found.change is not None
+    assert (found.change.summary, found.change.runs) == ("uncordon the node (a)", "all")
+    pods = one_pod("2", nodeSelector={"disk": "ssd"})
+    recording = Recording()
+    recording.see(node("a", "8"), node("b", "2", disk="ssd"))
+    found = await answer(recording, pods, copies=5)
+    assert found.change is not None
+    assert (found.change.summary, found.change.runs) == ("label the node disk=ssd (a)", "all")
+
+
+async def test_change_that_helps_the_next_pod_if_none_helps_all() -> None:
+    """New nodes would be tainted, or too small."""
+    recording = Recording()
+    recording.see(node("a", "2", taint="dedicated", rack="a"), node("b", "1"))
+    pods = one_pod("2", nodeSelector={"rack": "a"})
+    found = await answer(recording, pods, copies=2)
+    assert found.change is not None
+    assert found.change.runs == "next"
     assert "tolerates dedicated" in found.change.summary
 
 
