@@ -7,6 +7,7 @@ from functools import partial
 
 import anyio
 import anyio.lowlevel
+import pytest
 
 from asched.core.inputs import Listed, Upserted
 from asched.daemon.effects.per_pod_queue import REVIEW_INTERVAL, Job, PerPodQueue, StoppableSleep
@@ -222,17 +223,36 @@ def test_deferred_items_that_a_turn_leaves_are_urgent() -> None:
     assert inbox.urgent
 
 
-async def test_wait_ends_with_the_first_deferred_item_only() -> None:
+async def test_wait_ends_a_while_after_the_first_deferred_item(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     inbox, ended = Inbox(), []
 
     async def wait() -> None:
-        await inbox.wait()
-        ended.append(len(inbox))
+        ended.append(await inbox.wait())
 
     async with anyio.create_task_group() as tasks:
-        for expected in ([1], [1]):
-            inbox.put_outcome(Bound("default/p", "u", "n"))
-            tasks.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
-            assert ended == expected
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        inbox.put_outcome(Bound("default/p", "u", "n"))
+        await anyio.wait_all_tasks_blocked()
+        assert ended == [], "a later item may share the turn"
         inbox.wake()
+        await anyio.wait_all_tasks_blocked()
+        assert ended == [False]
+        monkeypatch.setattr("asched.daemon.engine.inbox.DEFERRAL_S", 0.0)
+        with anyio.fail_after(60):
+            assert await inbox.wait(), "time ended it"
+        inbox.turn_taken()
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        inbox.put_outcome(Bound("default/q", "u", "n"))
+    assert ended == [False, True]
+
+
+async def test_wait_ends_at_its_deadline() -> None:
+    inbox = Inbox()
+    with anyio.fail_after(60):
+        assert await inbox.wait(anyio.current_time())
+        inbox.wake()
+        assert not await inbox.wait(anyio.current_time() + 3600), "a wake precedes it"

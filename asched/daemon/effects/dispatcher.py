@@ -52,7 +52,10 @@ class EffectDispatcher:
         self.limits = services.plugins.limits
         self._cluster = cluster
         self._events = services.events
-        self._queue = PerPodQueue(services.tasks, inbox.wake)
+        self.engine_waits = False
+        """Whether the engine waits for the end of any effect: it has too many, or it stops."""
+        self._inbox = inbox
+        self._queue = PerPodQueue(services.tasks, self._ended)
         self._sleep = StoppableSleep(services.client.clock)
         context = EffectContext(cluster, self._queue, self._sleep, inbox.put_outcome, services)
         self._status = PodStatusHandler(context)
@@ -71,6 +74,10 @@ class EffectDispatcher:
     def has_unresolved_bindings(self) -> bool:
         """Whether a stop abandoned a binding that may still reach the API server."""
         return self._bind.has_unresolved
+
+    def _ended(self) -> None:
+        if self.engine_waits:
+            self._inbox.wake()
 
     def binding_problem(self) -> str:
         """Why bindings do not succeed, in one line; empty if they do."""

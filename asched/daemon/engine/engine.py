@@ -164,6 +164,7 @@ class Engine(TurnLoop):
         self._turn_began_ns = None
 
     def stop(self) -> None:
+        self.effects.engine_waits = True
         self.effects.stop()
         super().stop()
 
@@ -323,7 +324,9 @@ class Engine(TurnLoop):
         return ready and self._options.may_decide()
 
     def _may_decide(self) -> bool:
-        return self._decides() and self.effects.load < self._options.max_effects_in_flight
+        too_many = self.effects.load >= self._options.max_effects_in_flight
+        self.effects.engine_waits = too_many or self._stopping
+        return not too_many and self._decides()
 
     def _budget(self) -> Budget:
         return Budget(

@@ -42,9 +42,6 @@ STEP_S: Final = 1.0
 """A difference of at least this much is a step."""
 HOLD_S: Final = 300.0
 """How long a step must last before dates follow it."""
-DEFERRAL_S: Final = 0.1
-"""How long the inbox's deferred items wait at most. A decision never does without them: each turn
-takes everything that arrived."""
 _MAX_STRETCH: Final = 4
 """The interval between two turns under load is at most this many times the minimum."""
 _SLEW: Final = 1000
@@ -241,21 +238,12 @@ class TurnLoop(ABC):
 
     async def _wait(self) -> None:
         """Return when a turn is due. Other tasks run first in any case."""
-        await anyio.lowlevel.checkpoint()
-        inbox, deferred_until_s = self._inbox, math.inf
-        timer_s: float | None = None
-        while not self._is_due():
-            if timer_s is None:
-                timer_s = self._timer_s()
-            if inbox.deferred and deferred_until_s == math.inf:
-                deferred_until_s = anyio.current_time() + DEFERRAL_S
-            was_deferred = inbox.deferred
-            with anyio.CancelScope(deadline=min(timer_s, deferred_until_s)) as waiting:
-                await inbox.wait()
-            if waiting.cancelled_caught:
+        if self._is_due():
+            await anyio.lowlevel.checkpoint()
+            return
+        while not await self._inbox.wait(self._timer_s()):
+            if self._is_due():
                 return
-            if inbox.deferred == was_deferred:
-                timer_s = None  # something other than an arrival ended the wait
 
     def _timer_s(self) -> float:
         """When a turn is due without an arrival, by the clock of the event loop."""
