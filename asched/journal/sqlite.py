@@ -186,10 +186,14 @@ class SqliteDatabase(SqlDatabase):
     async def exclusively(self) -> AsyncIterator[AsyncConnection]:
         if self._file_lock is None or self._connection is None:
             raise self.read_only_error()
-        async with self._write_lock, self._file_lock.held(_BUSY_TIMEOUT_S):
-            self._files.check()
-            with anyio.CancelScope(shield=True), self.translated():
-                yield self._connection
+        async with self._write_lock:
+            await self._file_lock.acquire(_BUSY_TIMEOUT_S)
+            try:
+                self._files.check()
+                with anyio.CancelScope(shield=True), self.translated():
+                    yield self._connection
+            finally:
+                self._file_lock.release()
 
     def translate(self, error: BaseException) -> JournalError:
         cause, path = self.driver_error(error), self.path

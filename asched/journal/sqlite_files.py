@@ -145,18 +145,27 @@ class FileLock:
         except OSError as error:
             raise JournalOpenError(f"cannot write {path}: {error.strerror}") from None
 
-    @asynccontextmanager
-    async def held(self, timeout_s: float) -> AsyncIterator[None]:
-        """Hold the lock. Raises :class:`JournalBusyError` after the timeout."""
+    async def acquire(self, timeout_s: float) -> None:
+        """Raises :class:`JournalBusyError` after the timeout."""
+        if lock_descriptor(self._descriptor, blocking=False):
+            return
         deadline_s = anyio.current_time() + timeout_s
         while not lock_descriptor(self._descriptor, blocking=False):
             if anyio.current_time() >= deadline_s:
                 raise JournalBusyError(f"another process holds {self._path}")
             await anyio.sleep(_POLL_S)
+
+    def release(self) -> None:
+        unlock_descriptor(self._descriptor)
+
+    @asynccontextmanager
+    async def held(self, timeout_s: float) -> AsyncIterator[None]:
+        """Hold the lock, as :meth:`acquire`."""
+        await self.acquire(timeout_s)
         try:
             yield
         finally:
-            unlock_descriptor(self._descriptor)
+            self.release()
 
     def close(self) -> None:
         """Idempotent."""
