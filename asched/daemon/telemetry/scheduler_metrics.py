@@ -29,38 +29,45 @@ from asched.model.quantity import NS_PER_S
 
 
 class FastHistogram(Collector):
-    """Durations by labels."""
+    """Values by labels: durations in nanoseconds, shown in seconds, or counts."""
 
     def __init__(
         self,
         name: str,
         text: str,
         *,
-        labels: Sequence[str],
-        buckets_s: Sequence[float],
+        labels: Sequence[str] = (),
+        buckets: Sequence[float],
         registry: CollectorRegistry,
+        unit: int = NS_PER_S,
     ) -> None:
+        """``buckets``: upper bounds as shown; ``unit``: the value that is shown as 1."""
         self._new_family = partial(HistogramMetricFamily, name, text, labels=labels)
-        self._bounds_ns = [bound * NS_PER_S for bound in buckets_s]
-        self._shown_bounds = [*map(floatToGoString, buckets_s), "+Inf"]
+        self._unit = unit
+        self._bounds = [bound * unit for bound in buckets]
+        self._shown_bounds = [*map(floatToGoString, buckets), "+Inf"]
         self._counts: dict[tuple[str, ...], list[int]] = {}
-        self._sums_ns: dict[tuple[str, ...], int] = {}
+        self._sums: dict[tuple[str, ...], int] = {}
+        if not labels:
+            self._begin(())
         registry.register(self)
 
-    def observe(self, labels: tuple[str, ...], duration_ns: int) -> None:
+    def _begin(self, labels: tuple[str, ...]) -> list[int]:
+        self._sums[labels] = 0
+        counts = self._counts[labels] = [0] * len(self._shown_bounds)
+        return counts
+
+    def observe(self, labels: tuple[str, ...], value: int) -> None:
         """``labels``: values in the order of the names."""
-        counts = self._counts.get(labels)
-        if counts is None:
-            counts = self._counts[labels] = [0] * len(self._shown_bounds)
-            self._sums_ns[labels] = 0
-        counts[bisect_left(self._bounds_ns, duration_ns)] += 1
-        self._sums_ns[labels] += duration_ns
+        counts = self._counts.get(labels) or self._begin(labels)
+        counts[bisect_left(self._bounds, value)] += 1
+        self._sums[labels] += value
 
     def collect(self) -> Iterator[Metric]:
         family = self._new_family()
         for labels, counts in sorted(self._counts.items()):
             buckets = [*zip(self._shown_bounds, accumulate(counts), strict=True)]
-            family.add_metric(labels, buckets, self._sums_ns[labels] / NS_PER_S)
+            family.add_metric(labels, buckets, self._sums[labels] / self._unit)
         yield family
 
 
@@ -122,20 +129,19 @@ class SchedulingMetrics:
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
             labels=labels,
-            buckets_s=_ATTEMPT_BUCKETS_S,
+            buckets=_ATTEMPT_BUCKETS_S,
         )
         self._algorithm_duration = histogram(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Scheduling algorithm latency in seconds",
-            labels=(),
-            buckets_s=_ATTEMPT_BUCKETS_S,
+            buckets=_ATTEMPT_BUCKETS_S,
         )
         self._sli_duration = histogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "E2e latency for a pod being scheduled, from the time the pod enters the scheduling"
             " queue and might involve multiple scheduling attempts.",
             labels=("attempts",),
-            buckets_s=_SLI_BUCKETS_S,
+            buckets=_SLI_BUCKETS_S,
         )
         self._attempts_needed = _count_histogram(
             registry,
@@ -172,22 +178,24 @@ class SchedulingMetrics:
         """A pod was bound, ``waited_s`` after it entered the active queue first."""
         label = str(attempts) if attempts < _MAX_ATTEMPTS_LABEL else f"{_MAX_ATTEMPTS_LABEL}+"
         self._sli_duration.observe((label,), round(max(0.0, waited_s) * NS_PER_S))
-        self._attempts_needed.observe(attempts)
+        self._attempts_needed.observe((), attempts)
 
     def preempted(self, victims: int) -> None:
         """A preemption attempt selected ``victims`` pods; 0 if it failed."""
         self._preemption_attempts.inc()
         if victims:
-            self._preemption_victims.observe(victims)
+            self._preemption_victims.observe((), victims)
 
     def permit_ended(self, result: str, waited_s: float) -> None:
         """``result``: the title of a status code, Success if the pod was allowed."""
         self._permit_wait.labels(result).observe(max(0.0, waited_s))
 
 
-def _count_histogram(registry: CollectorRegistry, name: str, text: str, buckets: int) -> Histogram:
+def _count_histogram(
+    registry: CollectorRegistry, name: str, text: str, buckets: int
+) -> FastHistogram:
     bounds = exponential_buckets(1, 2, buckets)
-    return Histogram(name, text, buckets=bounds, registry=registry)
+    return FastHistogram(name, text, buckets=bounds, registry=registry, unit=1)
 
 
 SHARE = 0.1
@@ -210,25 +218,25 @@ class CycleMetrics(Collector):
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             labels=("extension_point", "status", "profile"),
-            buckets_s=_POINT_BUCKETS_S,
+            buckets=_POINT_BUCKETS_S,
         )
         self._plugins = histogram(
             "scheduler_plugin_execution_duration_seconds",
             "Duration for running a plugin at a specific extension point.",
             labels=("plugin", "extension_point", "status"),
-            buckets_s=_PLUGIN_BUCKETS_S,
+            buckets=_PLUGIN_BUCKETS_S,
         )
         self._hints = histogram(
             "scheduler_queueing_hint_execution_duration_seconds",
             "Latency for running a queueing hint function of a plugin.",
             labels=("plugin", "event", "hint"),
-            buckets_s=_PLUGIN_BUCKETS_S,
+            buckets=_PLUGIN_BUCKETS_S,
         )
         self._events = histogram(
             "scheduler_event_handling_duration_seconds",
             "Event handling latency in seconds.",
             labels=("event",),
-            buckets_s=_POINT_BUCKETS_S,
+            buckets=_POINT_BUCKETS_S,
         )
         self._evaluations: Counts[tuple[str, str, str]] = Counts()
         registry.register(self)
@@ -270,7 +278,7 @@ class EngineMetrics:
     """Turns, the journal and effects."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        histogram = partial(Histogram, registry=registry)
+        histogram = partial(FastHistogram, registry=registry)
         counter = partial(Counter, registry=registry)
         self._turn_duration = histogram(
             "asched_turn_duration_seconds",
@@ -286,6 +294,7 @@ class EngineMetrics:
             "asched_journal_batch_records",
             "Records in a batch.",
             buckets=_BATCH_BUCKETS,
+            unit=1,
         )
         self._append_failures = counter(
             "asched_journal_append_failures",
@@ -325,12 +334,12 @@ class EngineMetrics:
 
     def turned(self, duration_s: float) -> None:
         """A turn that produced records ended."""
-        self._turn_duration.observe(duration_s)
+        self._turn_duration.observe((), round(duration_s * NS_PER_S))
 
     def appended(self, records: int, last_seq: int, duration_s: float) -> None:
         """A batch is durable."""
-        self._append_duration.observe(duration_s)
-        self._batch_records.observe(records)
+        self._append_duration.observe((), round(duration_s * NS_PER_S))
+        self._batch_records.observe((), records)
         self._records.set(last_seq)
 
     def append_failed(self) -> None:
@@ -384,7 +393,7 @@ class RequestMetrics:
             "rest_client_request_duration_seconds",
             "Request latency in seconds. Broken down by verb, and host.",
             labels=("verb", "host"),
-            buckets_s=_DURATION_BUCKETS_S,
+            buckets=_DURATION_BUCKETS_S,
             registry=registry,
         )
 
