@@ -49,7 +49,7 @@ class EventRecorderSettings(msgspec.Struct, frozen=True):
     """Number of waiting Events from which senders work in parallel."""
     pipeline_limit: int = 16
     """Maximum number of new Events in one pipelined write."""
-    gather_s: float = 0.25
+    gather_s: float = 1.0
     """How long a sender waits for more Events."""
     yield_s: float = 30.0
     """How long Events wait at most for other requests to the API server, see

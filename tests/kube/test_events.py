@@ -330,7 +330,7 @@ async def test_pipelining_pauses_after_missing_response() -> None:
         recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
         tasks.start_soon(recorder.run)
         lines = []
-        for pause_s in (2 * settings.request_timeout_s, settings.pipeline_pause_s, 1.0):
+        for pause_s in (2 * settings.request_timeout_s, settings.pipeline_pause_s, 2.0):
             for pod in pods(3):
                 recorder.scheduled(pod, f"n{clock.now_s}")
             await clock.sleep(pause_s)
