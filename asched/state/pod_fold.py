@@ -17,6 +17,7 @@ from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
 from asched.state.pod_groups import pending_status
+from asched.state.preemption import awaits_victims, was_preempted
 from asched.state.records import Bound, PodObserved, PodUpdated
 from asched.state.reservations import ReservationFold, profile_of
 
@@ -295,7 +296,7 @@ class PodFold:
         released = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
         state.queue.move_on_event(released, state.now_ns)
         self._activate_nominated(node_name)
-        if _was_preempted(pod):
+        if was_preempted(pod):
             self._retry_preemptors(node_name)
 
     def _retry_preemptors(self, node_name: str) -> None:
@@ -309,17 +310,8 @@ class PodFold:
         for key, info in sorted(state.nominator.by_node.get(node_name, {}).items()):
             alone = group_of(info.pod) is None
             complete = alone and info.uid in state.evictions.completed_preemptors
-            if complete and not self._awaits_victims(info, node_name):
+            if complete and not awaits_victims(state.nodes, info, node_name):
                 state.queue.retry_preemptor(key, state.now_ns)
-
-    def _awaits_victims(self, preemptor: PodInfo, node_name: str) -> bool:
-        """Whether a victim of lower priority is still on the node."""
-        nodes = self._state.nodes
-        row = nodes.row_of(node_name)
-        return row is not None and any(
-            other.priority < preemptor.priority and _was_preempted(other.pod)
-            for other in nodes.pods(row)
-        )
 
     def _activate_nominated(self, node_name: str) -> None:
         """A pod left the node: activate the pods nominated there with a gang that waits at
@@ -446,11 +438,3 @@ def _as_if_on(node_name: str, pod: Pod) -> Pod:
         return pod
     replace = msgspec.structs.replace
     return replace(pod, spec=replace(pod.spec, node_name=node_name))
-
-
-def _was_preempted(pod: Pod) -> bool:
-    """Whether a scheduler evicted the pod for another one."""
-    return any(
-        condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
-        for condition in pod.status.conditions
-    )

@@ -10,6 +10,7 @@ import numpy as np
 from asched.framework.cluster import Eviction
 from asched.framework.nodes import RowArray
 from asched.framework.pod_info import PodInfo
+from asched.model.pod import Pod
 from asched.state.node_table_view import NodeTableView
 from asched.state.stored_form import StoredForm
 
@@ -90,6 +91,23 @@ class Evictions(Mapping[str, Eviction]):
             self.begin(eviction)
         self.completed_preemptors.update(snapshot.completed_preemptors)
         self.unneeded_preemptors.update(snapshot.unneeded_preemptors)
+
+
+def was_preempted(pod: Pod) -> bool:
+    """Whether a scheduler evicted the pod for another one."""
+    return any(
+        condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
+        for condition in pod.status.conditions
+    )
+
+
+def awaits_victims(nodes: NodeTableView, preemptor: PodInfo, node_name: str) -> bool:
+    """Whether a victim of lower priority is still on the node."""
+    row = nodes.row_of(node_name)
+    return row is not None and any(
+        other.priority < preemptor.priority and was_preempted(other.pod)
+        for other in nodes.pods(row)
+    )
 
 
 class NominatedSnapshot(StoredForm):

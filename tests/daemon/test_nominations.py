@@ -47,7 +47,7 @@ from asched.state.records import (
 )
 from tests.cycle.scheduling import Scheduling
 from tests.kube.harness import FixedCredentials, ManualClock
-from tests.state.objects import a_node, a_pod
+from tests.state.objects import a_node, a_pod, bound
 from tests.state.profiles import loader, profile_of
 
 KEY, UID = "default/p", "pod-p"
@@ -544,6 +544,27 @@ async def test_condition_and_nomination_are_written_once_in_one_patch() -> None:
         t.reject("waiting for victims", "n")
         await t.until_idle()
         assert t.api.patches[1:] == [("waiting for victims", UNCHANGED)]
+
+
+async def test_condition_of_preemptor_stays_while_its_victims_terminate() -> None:
+    async with one_term() as t:
+        evicted = PodCondition("DisruptionTarget", "True", "PreemptionByScheduler")
+        victim = bound(a_pod("victim", priority=-1, conditions=(evicted,)), "n")
+        t.scheduling.see(victim)
+        t.reject("preempting", "n")
+        t.reject("victims terminate")
+        await t.until_idle()
+        assert t.api.patches == [("preempting", "n")]
+        t.see(nominated="n")
+        t.reject("victims terminate")
+        t.reject("preempting again", "m")
+        await t.until_idle()
+        assert t.api.patches[1:] == [("preempting again", "m")]
+        t.reject("preempting", "n")
+        t.scheduling.apply(ObjectDeleted("Pod", "default/victim", "pod-victim"))
+        t.reject("no room")
+        await t.until_idle()
+        assert t.api.patches[2:] == [("no room", "n")], "the victims are gone"
 
 
 async def test_clearing_without_nomination_is_not_written() -> None:

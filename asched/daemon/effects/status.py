@@ -29,6 +29,7 @@ from asched.kube.write_outcomes import (
 )
 from asched.model.pod import POD_SCHEDULED, Pod
 from asched.state.cluster import PlacementState
+from asched.state.preemption import awaits_victims
 from asched.state.session_records import (
     PodGroupStatusDecided,
     PodGroupStatusWriteFailed,
@@ -84,7 +85,9 @@ class PodStatusHandler:
             node = held if held != expected else None
         if node is not None:
             self._nominations[info.uid] = node
-        elif known is not None and (known.message, known.reason) == (message, reason):
+        elif known is not None and (
+            (known.message, known.reason) == (message, reason) or self._awaits_victims(info, known)
+        ):
             return
         if node is None:
             node = known.nominated_node if known else info.pod.status.nominated_node_name
@@ -161,6 +164,14 @@ class PodStatusHandler:
         if known is None or (known.written and decided == known.nominated_node):
             return None if decided == shown else decided  # another client may have changed it
         return None if decided == known.nominated_node else decided
+
+    def _awaits_victims(self, info: PodInfo, known: _LatestStatus) -> bool:
+        """Whether victims of the nominated pod are still terminating: its condition, which shows
+        the nomination, stays until they are gone. Many preemptors would need as many patches
+        again."""
+        node = known.nominated_node
+        nominated = bool(node) and self._cluster.nominator.node_of(info.key) == node
+        return nominated and awaits_victims(self._cluster.nodes, info, node)
 
     def _unschedulable_since(self, info: PodInfo) -> datetime | None:
         known = [c.status for c in info.pod.status.conditions if c.type == POD_SCHEDULED]
