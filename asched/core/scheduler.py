@@ -347,31 +347,35 @@ class SchedulerCore:
         """Deadline of the next decision that needs no input (nanoseconds since the epoch): a Permit
         timeout, a batch session, a circuit breaker, or the condition of a gated PodGroup."""
         state = self.state
-        deadlines = (
+        return _earliest(
             state.waiting_pods.next_deadline_ns(),
             state.sessions.next_timer_ns(),
             state.guards.circuits.next_timer_ns(),
             self._pod_decider.gated.next_due_ns(),
         )
-        return min((ns for ns in deadlines if ns is not None), default=None)
 
     def next_timer_ns(self, *, may_decide: bool = True) -> int | None:
         """Deadline of the next turn that needs no input. Without ``may_decide``, deadlines that
         only a decision can end are left out: they would cause one turn after the other."""
-        state = self.state
-        deadlines = [
-            state.queue.next_timer_ns(),
-            state.reserve_calls.next_timer_ns(),
-            self.held_updates.next_due_ns(),
-        ]
-        if may_decide:
-            deadlines.append(self.next_decision_ns())
-        return min((ns for ns in deadlines if ns is not None), default=None)
+        return _earliest(
+            self.state.queue.next_timer_ns(),
+            self.state.reserve_calls.next_timer_ns(),
+            self.held_updates.next_due_ns() if self.held_updates.by_namespace else None,
+            self.next_decision_ns() if may_decide else None,
+        )
 
     @property
     def last_session(self) -> SessionOutcome | None:
         """Outcome of the last batch session; for metrics."""
         return self._session_decider.last
+
+
+def _earliest(*deadlines: int | None) -> int | None:
+    first: int | None = None
+    for due_ns in deadlines:
+        if due_ns is not None and (first is None or due_ns < first):
+            first = due_ns
+    return first
 
 
 class _Listing(NamedTuple):

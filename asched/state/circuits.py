@@ -100,6 +100,8 @@ class Circuits:
 
     def next_timer_ns(self) -> int | None:
         """When the next circuit closes."""
+        if not self._circuits:  # asked in every turn
+            return None
         times = (c.open_until_ns for c in self._circuits.values() if c.open_until_ns)
         return min(times, default=None)
 

@@ -156,6 +156,8 @@ class Sessions:
 
     def next_timer_ns(self) -> int | None:
         """When the next session is due."""
+        if not self._profiles:  # asked in every turn
+            return None
         times = (profile.due_ns() for profile in self)
         return min((ns for ns in times if ns is not None), default=None)
 

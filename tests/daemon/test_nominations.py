@@ -548,7 +548,9 @@ async def test_condition_and_nomination_are_written_once_in_one_patch() -> None:
 
 async def test_condition_of_preemptor_stays_while_its_victims_terminate() -> None:
     async with one_term() as t:
-        evicted = PodCondition("DisruptionTarget", "True", "PreemptionByScheduler")
+        evicted = PodCondition(
+            type="DisruptionTarget", status="True", reason="PreemptionByScheduler"
+        )
         victim = bound(a_pod("victim", priority=-1, conditions=(evicted,)), "n")
         t.scheduling.see(victim)
         t.reject("preempting", "n")

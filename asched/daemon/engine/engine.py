@@ -405,7 +405,7 @@ class Engine(TurnLoop):
 
     def _has_work(self) -> bool:
         core = self._core
-        return core.listing or (self._may_decide() and not core.idle)
+        return core.listing or (not core.idle and self._may_decide())
 
     def _next_due_ns(self) -> int | None:
         return self._core.next_timer_ns(may_decide=self._may_decide())

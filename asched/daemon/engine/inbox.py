@@ -192,7 +192,8 @@ class Inbox:
         A future instead of an event and a cancel scope, which cost a tenth of a turn.
         """
         loop = asyncio.get_running_loop()
-        waiting = self._waiting = loop.create_future()
+        waiting: asyncio.Future[bool] = loop.create_future()
+        self._waiting = waiting
         if self._woken:
             waiting.set_result(False)
         elif self.deferred:
