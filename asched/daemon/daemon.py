@@ -58,7 +58,7 @@ from asched.state.session_records import SessionsLoaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-EVENTS_YIELD_FROM = 32
+EVENTS_YIELD_FROM = 8
 """Pods with effects in flight from which Events wait."""
 EVENT_FLUSH_S = 3.0
 """How long a stopping daemon continues to send Events."""
