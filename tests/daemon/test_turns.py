@@ -94,7 +94,8 @@ class EngineFixture:
 
     async def turn(self, *objects: AnyObject) -> None:
         """Run one turn after a watch showed these objects."""
-        self.show(*objects)
+        if objects:
+            self.show(*objects)
         await self.engine.turn()
 
     def show(self, *objects: AnyObject) -> None:
@@ -301,6 +302,23 @@ async def test_permit_review_after_too_many_effects_uses_recorded_time() -> None
                 await anyio.lowlevel.checkpoint()
         await s.turn()
         assert await rejected_at_recorded_time(s)
+
+
+async def test_end_of_an_effect_wakes_the_engine_if_it_has_too_many() -> None:
+    """A written condition has no outcome that would cause a turn."""
+    async with running_engine(max_effects_in_flight=1) as s:
+        for name, turns, by_time in (("first", 1, True), ("second", 2, False)):
+            s.api.close()
+            s.show(a_pod(name))
+            await s.inbox.wait()
+            for _ in range(turns):  # the second turn may decide nothing
+                await s.turn()
+            await anyio.wait_all_tasks_blocked()
+            assert s.effects.in_flight == 1
+            s.api.is_open.set()
+            await anyio.wait_all_tasks_blocked()
+            assert not s.effects.in_flight
+            assert await s.inbox.wait(anyio.current_time()) == by_time
 
 
 async def test_turn_without_input_records_nothing() -> None:
