@@ -14,7 +14,7 @@ from asched.cel.values import COST_LIMIT, MAX_STEPS
 from asched.config.kube_scheduler import Extender, ExtenderTLS
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import CONFIG_LIMIT_BYTES
-from asched.daemon.telemetry.health import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
+from asched.daemon.telemetry.responder import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
 from asched.journal.postgres import tls_arguments
