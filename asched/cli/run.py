@@ -18,6 +18,7 @@ from asched.cli.options import (
     takes_options,
 )
 from asched.cli.output import OutputOption, TableOrData
+from asched.daemon.process import import_hidden
 
 DEFAULT_SHADOW_JOURNAL: Final = "asched-shadow.db"
 """Differs from that of ``asched run``, which has one writer."""
@@ -89,7 +90,9 @@ def run(options: RunOptions) -> None:
 
         compare_live(options, TableOrData.TABLE)
     else:
-        from asched.cli.serve import run_daemon
+        # structlog would load rich for tracebacks with colors, which no command prints.
+        with import_hidden("rich"):
+            from asched.cli.serve import run_daemon
 
         run_daemon(options)
 

@@ -10,7 +10,8 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol, TextIO, TypeVar
 
 import anyio
@@ -52,6 +53,19 @@ def limit_blas_threads() -> None:
     Matrices are too small for threads, and starting them takes 50 ms of CPU.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@contextmanager
+def import_hidden(name: str) -> Iterator[None]:
+    """Let imports in the block not find the optional module ``name``, unless it is loaded."""
+    hidden = name not in sys.modules
+    if hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[name]
 
 
 def set_switch_interval() -> None:

@@ -120,7 +120,7 @@ async def fold_journal(fold: Fold, reader: ChainReader, after_seq: int = 0) -> i
     return last_seq + 1
 
 
-PART_OBJECTS = 5_000
+PART_OBJECTS = 1_000
 """Objects of a list that are folded while the next ones are fetched. A million pods would not fit
 into memory before the fold replaces what they share by their templates."""
 

@@ -118,7 +118,8 @@ class Codec:
         }
         """The current version of each kind."""
         self._encode = msgspec.json.Encoder().encode
-        self._decoders = {kind: msgspec.json.Decoder(form) for kind, form in KINDS.items()}
+        self._decoders: dict[str, msgspec.json.Decoder[AnyRecord]] = {}
+        """Made when first used: a start with a new journal needs none."""
 
     def encode(self, record: AnyRecord) -> EncodedRecord:
         """The stored form of ``record`` in the current version of its kind."""
@@ -147,8 +148,11 @@ class Codec:
         payload = _with_key(kind, subject, payload)
         if version != current:
             payload = self._upcast(seq, kind, version, payload)
+        decoder = self._decoders.get(kind)
+        if decoder is None:
+            decoder = self._decoders[kind] = msgspec.json.Decoder(KINDS[kind])
         try:
-            return self._decoders[kind].decode(payload)
+            return decoder.decode(payload)
         except msgspec.DecodeError as error:
             raise RecordError(
                 f"record {seq} ({kind} v{version}) cannot be decoded: {error}; {VERIFY_ADVICE}"

@@ -21,6 +21,7 @@ from asched.kube.errors import (
 )
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import (
+    JSON,
     ApiRequest,
     CheckedTransport,
     Credentials,
@@ -70,7 +71,6 @@ class RequestHealth(RequestObserver):
         return f"no request to the API server has succeeded for {failing_s:.0f} s"
 
 
-JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 

@@ -17,7 +17,6 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-import aiohttp
 import anyio
 
 from asched import __version__
@@ -33,7 +32,7 @@ from asched.kube.transport import Credentials, ObservedTransport, RequestObserve
 
 USER_AGENT = f"asched/{__version__}"
 MAX_CONNECTIONS = 128
-"""Limit for kept-alive connections, and a separate one for watches."""
+"""Limit for kept-alive connections; each watch has another one."""
 KEEPALIVE_S = 60.0
 
 TOKEN_FILE_REREAD = timedelta(minutes=1)
@@ -83,28 +82,24 @@ async def open_client(
 ) -> AsyncIterator[ApiClient]:
     """As :func:`connect`, with credentials, time and randomness injected."""
     loaded = await source.load(clock.utc())
-    connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
     pool = ConnectionPool(MAX_CONNECTIONS, KEEPALIVE_S)
-    async with aiohttp.ClientSession(
-        connector=connector,
-        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
-        cookie_jar=aiohttp.DummyCookieJar(),
-    ) as session:
-        credentials = RenewingCredentials(source, loaded, clock, random)
-        health = RequestHealth(clock, observer)
-        try:
-            yield ApiClient(
-                ObservedTransport(HttpTransport(session, pool), health, clock),
-                credentials,
-                clock=clock,
-                random=random,
-                budget=budget,
-                retry=retry or RetryPolicy(),
-                health=health,
-            )
-        finally:
-            await credentials.close()
-            await pool.close()
+    transport = HttpTransport(pool, USER_AGENT)
+    credentials = RenewingCredentials(source, loaded, clock, random)
+    health = RequestHealth(clock, observer)
+    try:
+        yield ApiClient(
+            ObservedTransport(transport, health, clock),
+            credentials,
+            clock=clock,
+            random=random,
+            budget=budget,
+            retry=retry or RetryPolicy(),
+            health=health,
+        )
+    finally:
+        await credentials.close()
+        await transport.close()
+        await pool.close()
 
 
 def find_credentials(kubeconfig: Path | None, context: str | None) -> CredentialSource:

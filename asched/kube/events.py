@@ -17,7 +17,7 @@ import anyio
 import msgspec
 import structlog
 
-from asched.kube.client import JSON, MERGE_PATCH, ApiClient, RequestOptions
+from asched.kube.client import MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.event_bodies import (
     NAME_LIMIT,
@@ -35,7 +35,7 @@ from asched.kube.event_limits import Deferral, FairQueue, ObjectLimit
 from asched.kube.group_writer import GroupRef
 from asched.kube.pod_writer import PodTarget
 from asched.kube.timing import RetryPolicy
-from asched.kube.transport import ApiRequest
+from asched.kube.transport import JSON, ApiRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

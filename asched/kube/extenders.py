@@ -13,9 +13,8 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
-import aiohttp
 import anyio
 import msgspec
 
@@ -29,6 +28,9 @@ from asched.model.nesting import decode_any_depth
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import MAX_INT64, MIN_INT64
+
+if TYPE_CHECKING:
+    import aiohttp
 
 
 class ExtenderTlsContext(NamedTuple):
@@ -98,7 +100,6 @@ MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_CONCURRENT_CALLS: Final = 16
 """Limit per extender. Waiting for a slot is not part of the timeout."""
 
-_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
 _PROXY_ERRORS = (502, 504)
 """Statuses of a proxy that got no response from the extender."""
 
@@ -269,6 +270,8 @@ class HttpExtender:
     async def _call(self, verb: str, request: dict[str, Any]) -> tuple[str, msgspec.Raw]:
         """The URL for messages, and the body of the response."""
         url = f"{self.config.url_prefix.rstrip('/')}/{verb}"
+        import aiohttp
+
         shown = redacted_url(url)
         async with self._slots:
             # Encoded late: with thousands of nodes it is megabytes, and many calls may wait.
@@ -281,11 +284,14 @@ class HttpExtender:
                     may_take_effect=True,
                 ) from None
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                sent = not isinstance(error, _NEVER_SENT)
+                never_sent = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
+                sent = not isinstance(error, never_sent)
                 message = f'Post "{shown}": {one_line(error)}'
                 raise ExtenderError(message, may_take_effect=sent) from None
 
     async def _post(self, url: str, shown: str, verb: str, body: bytes) -> bytes:
+        import aiohttp
+
         tls = self._tls
         async with self._session.post(
             url,
@@ -318,6 +324,9 @@ async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[
     if not configured:
         yield ()
         return
+    # A daemon without extenders does without this import, which takes 0.1 s.
+    import aiohttp
+
     made = [(config, tls_settings(config)) for config in in_call_order(configured)]
     # The slots of each extender bound the number of connections.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)

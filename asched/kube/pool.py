@@ -3,7 +3,7 @@
 A general HTTP client spends most of a request's CPU time (aiohttp: some 165 us) on cookies,
 redirects, compression and streaming bodies. A scheduler that binds thousands of pods a second needs
 none of them. Here a request is one write and its response one parse by llhttp: some 60 us with
-everything around them. Watches, and all requests through a proxy, use aiohttp.
+everything around them. Requests through a proxy use aiohttp.
 """
 
 from __future__ import annotations
@@ -16,120 +16,14 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
-
 from asched.kube.errors import NoResponseError, ResponseTooLargeError, one_line
+from asched.kube.response_parser import (
+    BODY_LIMIT_BYTES,
+    BodyTooLargeError,
+    MalformedHttpError,
+    ResponseParser,
+)
 from asched.kube.transport import HttpResponse, always
-
-HEAD_LIMIT_BYTES = 64 * 1024
-"""Limit for a head, for trailers, and for what separates two chunks of a body."""
-BODY_LIMIT_BYTES = 256 * 1024 * 1024
-"""Limit for a body. Lists are read in pages of 500, and an object rarely exceeds 10 KiB."""
-
-
-class MalformedHttpError(ValueError):
-    """The bytes are not an HTTP/1.1 response, or one of ambiguous length or excessive size."""
-
-
-class BodyTooLargeError(MalformedHttpError):
-    """The body exceeds the limit."""
-
-    def __init__(self) -> None:
-        super().__init__("the body is too large")
-
-
-class ResponseParser:
-    """Parses the responses of one connection with llhttp (RFC 9112), with limits for their memory.
-    A response with an uncertain end is an error; then the connection is unusable."""
-
-    def __init__(self) -> None:
-        self._parser = HttpResponseParser(self)
-        self._responses: list[HttpResponse] = []
-        """The complete ones among those expected."""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._status = 0
-        """Status of the final response, once its head is complete."""
-        self._framed = False
-        """Whether the head delimits the body; if not, the body ends with the connection."""
-        self._retry_after: str | None = None
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._overhead_bytes = 0
-        """Bytes since the last body data or complete head."""
-
-    def feed(self, data: bytes, expected: int = 1) -> list[HttpResponse] | None:
-        """The ``expected`` responses, or None if incomplete. Raises MalformedHttpError."""
-        body_bytes, complete = self._body_bytes, len(self._responses)
-        try:
-            # llhttp continues with the next response and skips empty lines before it. If the last
-            # expected response is complete before the last byte, something follows it.
-            self._parser.feed_data(data[:-1])
-            if len(self._responses) >= expected:
-                raise MalformedHttpError("more data than was requested")
-            self._parser.feed_data(data[-1:])
-        except HttpParserCallbackError as error:
-            raise (error.__context__ or error) from None
-        except HttpParserError as error:
-            raise MalformedHttpError(str(error)) from None
-        if len(self._responses) == expected:
-            responses, self._responses = self._responses, []
-            return responses
-        if len(self._responses) == complete and self._body_bytes == body_bytes:
-            self._overhead_bytes += len(data)
-            if self._overhead_bytes > HEAD_LIMIT_BYTES:
-                raise MalformedHttpError("a head, a chunk's size or trailers without end")
-        return None
-
-    def end(self, expected: int = 1) -> list[HttpResponse] | None:
-        """The responses if the end of the connection completes the last one, else None."""
-        if not self._status or self._framed or len(self._responses) + 1 < expected:
-            return None
-        return [*self._responses, self._finished(reusable=False)]
-
-    def _finished(self, *, reusable: bool) -> HttpResponse:
-        body = b"".join(self._body)
-        response = HttpResponse(self._status, body, self._retry_after, reusable)
-        self._begin()
-        return response
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._status:
-            return  # a trailer
-        name = name.lower()
-        if name == b"content-length":
-            self._framed = True
-        elif name == b"transfer-encoding":
-            # llhttp accepts others if chunked is the last, and leaves their decoding to us.
-            if self._framed or value.strip().lower() != b"chunked":
-                raise MalformedHttpError("a transfer encoding other than chunked")
-            self._framed = True
-        elif name == b"retry-after":
-            self._retry_after = value.decode("latin-1").strip() or None
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if self._parser.get_http_version() not in ("1.1", "1.0"):
-            raise MalformedHttpError("not a response of HTTP/1.1")
-        if status >= 200:
-            self._status = status
-            self._overhead_bytes = 0
-        elif status < 100 or status == 101 or self._framed:
-            raise MalformedHttpError(f"an unexpected response {status}")
-        else:
-            self._retry_after = None
-
-    def on_body(self, piece: bytes) -> None:
-        self._body.append(piece)
-        self._body_bytes += len(piece)
-        self._overhead_bytes = 0
-        if self._body_bytes > BODY_LIMIT_BYTES:
-            raise BodyTooLargeError
-
-    def on_message_complete(self) -> None:
-        if self._status:  # else an interim response, such as 103
-            self._responses.append(self._finished(reusable=self._parser.should_keep_alive()))
 
 
 class Endpoint(NamedTuple):
@@ -198,6 +92,12 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def detach(self) -> asyncio.Transport:
+        """The transport of a usable connection, which gets another protocol."""
+        transport, self._transport = self._transport, None
+        assert transport is not None
+        return transport
+
     def _fail(self, why: str) -> None:
         self._fail_with(NoResponseError(why, sent=True))
 
@@ -245,6 +145,10 @@ _MAX_CONNECTING = 4
 TLS handshake costs as much CPU as several requests, and the API server pays even more."""
 _MAX_URGENT_IN_ROW = 3
 """So urgent requests delay others, and never stop them."""
+_KEPT_IDLE = 2
+"""Idle connections that are not taken out, so that the next requests find one."""
+_FRESH_S = 1.0
+"""A connection with a response that recent is not one that hangs."""
 
 
 class ConnectionPool:
@@ -255,8 +159,8 @@ class ConnectionPool:
         another one is returned."""
         # Before Python 3.12 each lookup of the running loop makes a system call.
         self.loop = asyncio.get_running_loop()
-        self._limit = limit
-        self._keepalive_s = keepalive_s
+        self.limit = limit
+        self.keepalive_s = keepalive_s
         self._endpoint: Endpoint | None = None
         self._idle: list[_Connection] = []
         """The most recently used one is last, and taken first."""
@@ -307,6 +211,28 @@ class ConnectionPool:
         finally:
             self._put_back(connection)
 
+    async def take_out(self, endpoint: Endpoint, timeout_s: float) -> asyncio.Transport:
+        """A connection that leaves the pool, for a response that takes long. The caller sets its
+        protocol at once, and closes it. Raises NoResponseError.
+
+        It is a new one, or one that carried a response a moment ago: others may hang.
+        """
+        connection = None
+        if endpoint == self._endpoint and len(self._idle) > _KEPT_IDLE:
+            newest = self._idle[-1]
+            if newest.usable and self.loop.time() - newest.used_at_s <= _FRESH_S:
+                connection = self._idle.pop()
+        if connection is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    connection = await self._connect(endpoint)
+            except TimeoutError as error:
+                raise NoResponseError(
+                    f"no connection to {endpoint.address}: {describe(error)}", sent=False
+                ) from None
+        self._connections.discard(connection)
+        return connection.detach()
+
     async def close(self) -> None:
         """Abort all connections."""
         for connection in tuple(self._connections):
@@ -332,7 +258,7 @@ class ConnectionPool:
             connection = self._idle.pop()
             if connection.usable:
                 idle_s = self.loop.time() - connection.used_at_s
-                if idle_s <= self._keepalive_s:
+                if idle_s <= self.keepalive_s:
                     return connection
                 connection.abort()
         return None
@@ -348,7 +274,7 @@ class ConnectionPool:
             return
         self._idle.append(connection)
         # Connections that a burst needed are closed one by one.
-        if now_s - self._idle[0].used_at_s > self._keepalive_s:
+        if now_s - self._idle[0].used_at_s > self.keepalive_s:
             self._idle.pop(0).abort()
 
     def _give(self, connection: _Connection | None) -> bool:
@@ -377,7 +303,7 @@ class ConnectionPool:
             ) from None
 
     def _may_connect(self) -> bool:
-        below_limit = len(self._connections) + self._connecting < self._limit
+        below_limit = len(self._connections) + self._connecting < self.limit
         return below_limit and self._connecting < _MAX_CONNECTING
 
     async def _wait_in_line(self, ends_s: float, line: _Line) -> _Connection | None:

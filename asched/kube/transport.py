@@ -18,6 +18,8 @@ import msgspec
 from asched.kube.errors import NoResponseError
 from asched.kube.timing import Clock
 
+JSON = "application/json"
+
 
 def always() -> bool:
     return True

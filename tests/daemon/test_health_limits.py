@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import aiohttp
 import anyio
@@ -13,12 +14,8 @@ import pytest
 from anyio.abc import SocketStream
 from prometheus_client import CollectorRegistry
 
-from asched.daemon.telemetry.health import (
-    MAX_CONNECTIONS,
-    Health,
-    LimitedConnections,
-    server_logger,
-)
+from asched.daemon.telemetry.health import Check, Health
+from asched.daemon.telemetry.responder import MAX_CONNECTIONS, Responder, Response
 from asched.journal import errors
 from tests.daemon.test_health import ANY_PORT
 from tests.kube.harness import TIMEOUT_S
@@ -69,18 +66,15 @@ async def test_probe_is_answered_while_clients_hold_connections() -> None:
 
 
 async def test_connection_ends_after_its_time() -> None:
-    class Silent(asyncio.Protocol):
-        """Never responds."""
-
-    limits = LimitedConnections(Silent, limit=2, timeout_s=0.05)
-    listener = await asyncio.get_running_loop().create_server(limits, "127.0.0.1", 0)
+    responder = Responder(lambda path, query: Response(HTTPStatus.OK, b""), timeout_s=0.05)
+    listener = await asyncio.get_running_loop().create_server(responder, "127.0.0.1", 0)
     async with listener:
         port = listener.sockets[0].getsockname()[1]
         with anyio.fail_after(TIMEOUT_S):
             stream = await anyio.connect_tcp("127.0.0.1", port)
             await stream.send(b"GET / HTTP/1.1\r\n")
             assert await ended(stream)
-    assert not limits.open
+    assert not responder.open
     await stream.aclose()
 
 
@@ -120,9 +114,42 @@ async def test_malformed_request_leaves_no_log(
     assert "".join(capfd.readouterr()) == ""
 
 
-def test_own_failures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    server_logger.error("failed", exc_info=RuntimeError("ours"))
-    assert "ours" in caplog.text
+def _fail() -> str:
+    raise RuntimeError("ours")
+
+
+async def test_own_failures_are_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    health = Health(CollectorRegistry())
+    health.attach([Check("failing", _fail)])
+    async with (
+        health.serving(ANY_PORT),
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{health.address}/readyz") as response,
+    ):
+        assert response.status == 500
+    assert "ours" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"HEAD /livez HTTP/1.1\r\n\r\n", 200),
+        (b"GET /livez/ HTTP/1.1\r\n\r\n", 404),
+        (b"GET /livez/ping/x HTTP/1.1\r\n\r\n", 404),
+        (b"GET /live%7a?verbose&exclude=ping HTTP/1.1\r\n\r\n", 200),
+        (b"GET http://[x/ HTTP/1.1\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", 200),
+        (b"POST /livez HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405),
+    ],
+)
+async def test_single_requests(request_bytes: bytes, status: int) -> None:
+    async with health_port() as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request_bytes)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert (body == b"") == request_bytes.startswith(b"HEAD")
 
 
 @pytest.mark.parametrize("kind", [k for k in vars(errors).values() if isinstance(k, type)])

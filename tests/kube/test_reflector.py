@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from asched.core.inputs import Deleted, Listed, Upserted
-from asched.kube import paged_lists, pool
+from asched.kube import paged_lists, response_parser
 from asched.kube.paged_lists import PageSize
 from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource, WatchedResource
@@ -653,14 +653,14 @@ def pages_of(nodes: list[dict[str, Any]], largest_bytes: int) -> Script:
         page = listing(nodes[begin:end], "10", str(end) if end < len(nodes) else "")
         assert isinstance(page.body, bytes)
         if len(page.body) > largest_bytes:
-            return Answer(body=b"x" * (pool.BODY_LIMIT_BYTES + 1))
+            return Answer(body=b"x" * (response_parser.BODY_LIMIT_BYTES + 1))
         return page
 
     return script
 
 
 async def test_too_large_pages_are_requested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "BODY_LIMIT_BYTES", 100_000)
+    monkeypatch.setattr(response_parser, "BODY_LIMIT_BYTES", 100_000)
     monkeypatch.setattr(paged_lists, "PAGE_BYTES", 50_000)
     monkeypatch.setattr(paged_lists, "DECODED_AT_ONCE_BYTES", 20_000)
     nodes = [node(f"n{number}", 3, padding="x" * 10_000) for number in range(60)]

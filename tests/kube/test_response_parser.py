@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.pool import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES, MalformedHttpError, ResponseParser
+from asched.kube.response_parser import (
+    BODY_LIMIT_BYTES,
+    HEAD_LIMIT_BYTES,
+    MalformedHttpError,
+    ResponseParser,
+)
 from asched.kube.transport import HttpResponse
 
 OK_HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -258,7 +263,7 @@ def test_endless_response_is_rejected(begin: bytes, more: bytes) -> None:
 
 @pytest.mark.parametrize("chunks", [False, True])
 def test_body_is_limited(chunks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asched.kube.pool.BODY_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("asched.kube.response_parser.BODY_LIMIT_BYTES", 1000)
 
     def answer_of(body: bytes) -> bytes:
         return chunked([body[:500], body[500:]]) if chunks else plain(200, body)

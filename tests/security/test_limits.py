@@ -26,12 +26,12 @@ from asched.journal.archive import read_segment
 from asched.journal.chain import Segment
 from asched.journal.codec import CODEC
 from asched.journal.errors import JournalCorruptError, RecordError
-from asched.kube import extenders, http, pool, tape
+from asched.kube import extenders, response_parser, streams, tape
 from asched.kube.connection import find_credentials
 from asched.kube.decoding import LINE_LIMIT_BYTES, LineSplitter
 from asched.kube.errors import KubeConfigError, NoResponseError
 from asched.kube.extenders import ExtenderError, open_extenders
-from asched.kube.pool import MalformedHttpError, ResponseParser
+from asched.kube.response_parser import MalformedHttpError, ResponseParser
 from asched.kube.tape import Tape, TapeError
 from asched.kube.timing import SystemClock
 from asched.state import checkpoint
@@ -107,7 +107,7 @@ def test_oversized_watch_line_is_skipped() -> None:
     ids=["length", "chunks", "to the end"],
 )
 def test_response_of_api_server(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    monkeypatch.setattr(pool, "BODY_LIMIT_BYTES", 100)
+    monkeypatch.setattr(response_parser, "BODY_LIMIT_BYTES", 100)
     with pytest.raises(MalformedHttpError, match="the body is too large"):
         ResponseParser().feed(answer)
 
@@ -120,7 +120,7 @@ def test_response_head() -> None:
 
 
 async def test_error_response_of_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BODY_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(streams, "BODY_LIMIT_BYTES", 1000)
 
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=500, body=b"x" * 2000)

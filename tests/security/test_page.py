@@ -14,11 +14,11 @@ from asched.cel.values import COST_LIMIT, MAX_STEPS
 from asched.config.kube_scheduler import Extender, ExtenderTLS
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import CONFIG_LIMIT_BYTES
-from asched.daemon.telemetry.health import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
+from asched.daemon.telemetry.responder import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
 from asched.journal.postgres import tls_arguments
-from asched.kube import decoding, exec_plugin, extenders, pool, tape
+from asched.kube import decoding, exec_plugin, extenders, response_parser, tape
 from asched.kube.connection import find_credentials
 from asched.kube.extenders import tls_settings
 from asched.kube.timing import SystemClock
@@ -89,7 +89,7 @@ def test_limits_equal_those_in_code() -> None:
     documented_bytes = [[int(n) * size[unit] for n, unit in found] for found in documented.values()]
     assert tape.LINE_LIMIT_BYTES == ARCHIVE_LIMIT
     assert documented_bytes == [
-        [pool.BODY_LIMIT_BYTES, pool.HEAD_LIMIT_BYTES],
+        [response_parser.BODY_LIMIT_BYTES, response_parser.HEAD_LIMIT_BYTES],
         [],
         [decoding.LINE_LIMIT_BYTES],
         [extenders.MAX_RESPONSE_BYTES],

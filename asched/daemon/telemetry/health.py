@@ -9,110 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Final, NamedTuple, cast
+from http import HTTPStatus
+from typing import NamedTuple
 
 import anyio
 import structlog
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from asched.config.settings import HealthSettings
+from asched.daemon.telemetry.responder import Responder, Response
 from asched.model.quantity import US_PER_S
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-# -- limits -------------------------------------------------------------------------------------
-# A client that sends its request slowly, or never reads the response, holds a descriptor. With all
-# of them held, the process could neither answer a liveness probe nor open a connection of its own.
-
-MAX_CONNECTIONS: Final = 64
-"""Number of open connections. A new one closes the oldest, so that a probe is always answered."""
-CONNECTION_TIMEOUT_S: Final = 10.0
-"""Time from the connection to the end of its response. There is one response per connection."""
-
-
-class LimitedConnections:
-    """A factory of protocols that wraps another one."""
-
-    def __init__(
-        self,
-        factory: Callable[[], asyncio.Protocol],
-        limit: int = MAX_CONNECTIONS,
-        timeout_s: float = CONNECTION_TIMEOUT_S,
-    ) -> None:
-        self.limit = limit
-        self.timeout_s = timeout_s
-        self.open: dict[_Connection, None] = {}
-        """The open connections, oldest first."""
-        self._factory = factory
-
-    def __call__(self) -> asyncio.Protocol:
-        return _Connection(self, self._factory())
-
-
-class _Connection(asyncio.Protocol):
-    """Passes everything to the wrapped protocol until the connection is closed."""
-
-    def __init__(self, limits: LimitedConnections, inner: asyncio.Protocol) -> None:
-        self._limits = limits
-        self._inner = inner
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def abort(self) -> None:
-        self._limits.open.pop(self, None)
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not inherit from asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
-        limits = self._limits
-        if len(limits.open) >= limits.limit:
-            next(iter(limits.open)).abort()
-        limits.open[self] = None
-        self._timer = asyncio.get_running_loop().call_later(limits.timeout_s, self.abort)
-        self._inner.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._limits.open.pop(self, None)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._inner.connection_lost(exc)
-
-
-class _NoClientErrors(logging.Filter):
-    """Drops records about requests that are not HTTP: any client could fill the log with them."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError | ConnectionError)
-
-
-server_logger = logging.getLogger("asched.health")
-"""The logger for an HTTP server: it logs failures of our own code only."""
-server_logger.addFilter(_NoClientErrors())
-
 
 # -- checks -------------------------------------------------------------------------------------
 
@@ -160,41 +73,23 @@ class Health:
         if not settings.address:
             yield
             return
-        app = web.Application(middlewares=[_close_after_response])
-        for name in ("livez", "healthz", "readyz"):
-            app.router.add_get(f"/{name}", partial(self._check, name))
-            app.router.add_get(f"/{name}/{{check}}", partial(self._check, name))
-        app.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=1.0,
-            logger=server_logger,
-            lingering_time=0.0,
-        )
-        await runner.setup()
-        assert runner.server is not None
-        listener: asyncio.Server | None = None
+        responder = Responder(self._respond)
+        listener = await self._listen(responder, settings)
         try:
-            listener = await self._listen(LimitedConnections(runner.server), settings)
             yield
         finally:
             self.address = ""
-            if listener is not None:
-                listener.close()
-            await runner.cleanup()
+            listener.close()
+            responder.close()
 
-    async def _listen(
-        self, connections: LimitedConnections, settings: HealthSettings
-    ) -> asyncio.Server:
+    async def _listen(self, responder: Responder, settings: HealthSettings) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         try:
-            listener = await loop.create_server(connections, settings.host, settings.port)
+            listener = await loop.create_server(responder, settings.host, settings.port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and settings == HealthSettings():
                 # The port is the default: a second daemon on a machine takes another one.
-                listener = await loop.create_server(connections, settings.host, 0)
+                listener = await loop.create_server(responder, settings.host, 0)
                 self.address = _address(listener)
                 log.warning(
                     "default health address in use", wanted=settings.address, serving=self.address
@@ -209,42 +104,30 @@ class Health:
         self.address = _address(listener)
         return listener
 
-    async def _check(self, endpoint: str, request: web.Request) -> web.Response:
+    def _respond(self, path: str, query: Mapping[str, Sequence[str]]) -> Response:
+        endpoint, slash, name = path.removeprefix("/").partition("/")
+        if path == "/metrics":
+            return Response(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+        if endpoint not in ("livez", "healthz", "readyz"):
+            return Response.error(HTTPStatus.NOT_FOUND)
         checks = self._ready if endpoint == "readyz" else self._alive
-        only, excluded = request.match_info.get("check"), request.query.getall("exclude", [])
-        if only is not None:
-            checks = tuple(check for check in checks if check.name == only)
+        if slash:
+            checks = tuple(check for check in checks if check.name == name)
             if not checks:
-                raise web.HTTPNotFound
+                return Response.error(HTTPStatus.NOT_FOUND)
         lines, failed = [], False
         for check in checks:
-            if check.name in excluded:
+            if check.name in query.get("exclude", ()):
                 lines.append(f"[+]{check.name} excluded: ok")
                 continue
             problem = check.problem()
             failed |= bool(problem)
             lines.append(f"[-]{check.name} failed: {problem}" if problem else f"[+]{check.name} ok")
-        if not failed and "verbose" not in request.query:
-            return web.Response(text="ok")
+        if not failed and "verbose" not in query:
+            return Response(HTTPStatus.OK, b"ok")
         lines.append(f"{endpoint} check {'failed' if failed else 'passed'}")
-        return web.Response(status=503 if failed else 200, text="\n".join(lines) + "\n")
-
-    async def _metrics(self, _: web.Request) -> web.Response:
-        body = generate_latest(self._registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-
-@web.middleware
-async def _close_after_response(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        response = await handler(request)
-    except web.HTTPException as refusal:
-        refusal.force_close()
-        raise
-    response.force_close()
-    return response
+        status = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
+        return Response(status, ("\n".join(lines) + "\n").encode())
 
 
 def _address(listener: asyncio.Server) -> str:
