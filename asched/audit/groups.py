@@ -244,13 +244,14 @@ def _sentence(
     if not total:
         return f"All {ended} pods were deleted or have finished." if ended else "It has no pods."
     pending = sum(reason.pods for reason in reasons)
-    head = f"{bound} of {total} pods are bound"
+    verb = "is" if bound == 1 else "are"
+    head = f"{bound} of {total} pods {verb} bound"
     if bound == total:
         head = f"All {total} pods are bound" if total > 1 else "Its only pod is bound"
     if gang is not None:
         head = f"{_gang_text(gang)}: {head[0].lower()}{head[1:]}, {gang.minimum} are required"
     if gang is not None and gang.phase is GangPhase.NO_POD_GROUP:
-        head = f"Its PodGroup does not exist: {bound} of {total} pods are bound"
+        head = f"Its PodGroup does not exist: {bound} of {total} pods {verb} bound"
     if not pending:
         return f"{head}."
     held = [reason for reason in reasons if reason.plugins != (GANG_SCHEDULING,)]
