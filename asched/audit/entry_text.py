@@ -52,11 +52,11 @@ def describe(entry: Entry) -> tuple[str, str]:
 
 
 def _assignment(entry: entries.AssignmentEntry) -> str:
-    text = f"attempt {entry.attempt}: to {entry.node}, "
+    text = f"attempt {entry.attempt}: to {entry.node}"
     if entry.feasible_nodes == 1:
-        text += "the only feasible node"
-    else:
-        text += f"score {entry.score}, best of {entry.feasible_nodes} feasible nodes"
+        text += ", the only feasible node"
+    elif entry.feasible_nodes:  # batch sessions record no nodes
+        text += f", score {entry.score}, best of {entry.feasible_nodes} feasible nodes"
     if entry.ties > 1:
         text += f", selected from {entry.ties} nodes with that score"
     if entry.permit_waits:

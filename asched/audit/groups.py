@@ -124,7 +124,12 @@ def keys_of(state: ClusterState, group: GroupName) -> list[str]:
     """The keys of the group's present pods."""
     if group.kind != GANG:
         owner = Owner(group.namespace, group.kind, group.name)
-        return [key for key, entry in state.pods.items() if owner.owns(entry.info.pod, state)]
+        return [
+            key
+            for key, entry in state.pods.items()
+            # First, because reading a pod of a restored state creates it.
+            if group.namespace in ("", entry.info.namespace) and owner.owns(entry.info.pod, state)
+        ]
     members = (member_keys(state, each) for each in _pod_groups(group))
     return [key for keys in members for key in keys if key in state.pods]
 
@@ -239,13 +244,14 @@ def _sentence(
     if not total:
         return f"All {ended} pods were deleted or have finished." if ended else "It has no pods."
     pending = sum(reason.pods for reason in reasons)
-    head = f"{bound} of {total} pods are bound"
+    verb = "is" if bound == 1 else "are"
+    head = f"{bound} of {total} pods {verb} bound"
     if bound == total:
         head = f"All {total} pods are bound" if total > 1 else "Its only pod is bound"
     if gang is not None:
         head = f"{_gang_text(gang)}: {head[0].lower()}{head[1:]}, {gang.minimum} are required"
     if gang is not None and gang.phase is GangPhase.NO_POD_GROUP:
-        head = f"Its PodGroup does not exist: {bound} of {total} pods are bound"
+        head = f"Its PodGroup does not exist: {bound} of {total} pods {verb} bound"
     if not pending:
         return f"{head}."
     held = [reason for reason in reasons if reason.plugins != (GANG_SCHEDULING,)]
@@ -272,11 +278,12 @@ def _gang_text(gang: GangSummary) -> str:
     return _GANG_TEXTS[gang.phase]
 
 
-def _session_pod(state: ClusterState, group: GroupName) -> PodName | None:
+def _session_pod(state: ClusterState, found: GroupExplanation) -> PodName | None:
     """A pod of the group that batch sessions serve."""
-    for key in keys_of(state, group):
-        if state.pods[key].info.pod.spec.scheduler_name in state.sessions:
-            return PodName(*key.split("/", 1))
+    for member in found.members:
+        entry = state.pods[f"{member.namespace}/{member.name}"]
+        if entry.info.pod.spec.scheduler_name in state.sessions:
+            return PodName(member.namespace, member.name)
     return None
 
 
@@ -297,7 +304,8 @@ def read_group(
     state: ClusterState, seq: int, group: GroupName, ended: int = 0
 ) -> tuple[GroupExplanation, PodName | None]:
     """The explanation, and a pod for :func:`with_session`. Raises :class:`AuditError`."""
-    return explained(state, seq, group, ended), _session_pod(state, group)
+    found = explained(state, seq, group, ended)
+    return found, _session_pod(state, found)
 
 
 async def explain_group(

@@ -12,7 +12,15 @@ import msgspec
 import numpy as np
 
 from asched.audit.timeline import time_of
-from asched.cycle.shadow_report import MAX_DIFFERENCES, AgreementCounts, Difference
+from asched.cycle.shadow_report import (
+    MAX_DIFFERENCES,
+    AgreementCounts,
+    Difference,
+    ShadowCosts,
+    pod_costs,
+)
+from asched.pricing.prices import Prices
+from asched.state.cluster import ClusterState
 from asched.state.records import (
     AnyRecord,
     DisagreementCause,
@@ -56,12 +64,36 @@ class RecordedShadow(msgspec.Struct, frozen=True, rename="camel"):
     """The most frequent ones first."""
     differences: tuple[RecordedDifference, ...]
     differences_left_out: int = 0
+    costs: ShadowCosts | None = None
+    """None without prices."""
 
 
 class _Explained(NamedTuple):
     seq: int
     binding: bool
     cause: DisagreementCause
+
+
+class _CostSums(msgspec.Struct, array_like=True):
+    """Costs up to each disagreement with a node of both schedulers."""
+
+    prices: Prices
+    """Those that the costs were computed with."""
+    seqs: list[int] = []
+    theirs: list[float] = []
+    ours: list[float] = []
+
+    def add(self, seq: int, theirs: float, ours: float) -> None:
+        self.seqs.append(seq)
+        self.theirs.append((self.theirs[-1] if self.theirs else 0.0) + theirs)
+        self.ours.append((self.ours[-1] if self.ours else 0.0) + ours)
+
+    def until(self, seq: int) -> ShadowCosts:
+        """Those of the records up to one."""
+        number, currency = bisect_right(self.seqs, seq), self.prices.currency
+        if not number:
+            return ShadowCosts(currency)
+        return ShadowCosts(currency, number, self.theirs[number - 1], self.ours[number - 1])
 
 
 class ShadowLogForm(msgspec.Struct, array_like=True):
@@ -73,14 +105,24 @@ class ShadowLogForm(msgspec.Struct, array_like=True):
     kept: list[RecordedDifference] = []
     explained_seqs: list[int] = []
     open: dict[int, tuple[bool, int]] = {}
+    costs: _CostSums | None = None
+    """None without prices."""
 
 
 class ShadowLog:
     """Collects comparisons and explanations, record by record."""
 
-    def __init__(self, form: ShadowLogForm | None = None) -> None:
-        """``form``: a stored log to continue with the next record."""
+    def __init__(self, form: ShadowLogForm | None = None, prices: Prices | None = None) -> None:
+        """``form``: a stored log to continue with the next record. ``prices`` adds costs.
+
+        Raises ValueError for the log of a shadow that was made with other prices.
+        """
         form = form or ShadowLogForm()
+        self._costs = None if prices is None else _CostSums(prices)
+        if self._costs is not None and form.is_shadow:
+            if form.costs is None or form.costs.prices != prices:
+                raise ValueError("it was built with other prices")
+            self._costs = form.costs
         self.is_shadow = form.is_shadow
         self._compared = array("Q", form.compared)
         """The record of each comparison and its flags; 8 bytes, as there may be millions."""
@@ -101,31 +143,36 @@ class ShadowLog:
             self._kept,
             self._explained_seqs,
             self._open,
+            self._costs,
         )
 
-    def apply(self, seq: int, record: AnyRecord, date_ns: int) -> None:
-        """Add a record; ``date_ns``: the time of its turn."""
+    def apply(self, seq: int, record: AnyRecord, state: ClusterState) -> None:
+        """Add a record; ``state`` is the one after it, which no comparison changes."""
         match record:
             case EngineStarted():
                 self.is_shadow |= record.shadow
                 self._open.clear()  # numbers start again, and what is open stays unexplained
             case ShadowCompared():
                 self.is_shadow = True
-                self._compare(seq, record, date_ns)
+                self._compare(seq, record, state)
             case ShadowExplained():
                 self._explain(seq, record)
 
-    def _compare(self, seq: int, record: ShadowCompared, date_ns: int) -> None:
+    def _compare(self, seq: int, record: ShadowCompared, state: ClusterState) -> None:
         binding = bool(record.node)
         sole = binding and record.agreed and len(record.best) == 1
         flags = _BINDING * binding | _AGREED * record.agreed | _SOLE * sole
         self._compared.append(seq << _FLAG_BITS | flags)
         if record.agreed:
             return
+        if self._costs is not None:
+            costs = pod_costs(state, record, self._costs.prices)
+            if costs is not None:
+                self._costs.add(seq, *costs)
         index = -1
         if len(self._kept) < MAX_DIFFERENCES:
             index = len(self._kept)
-            self._kept.append(_difference(seq, record, date_ns))
+            self._kept.append(_difference(seq, record, state.date_ns))
             self._explained_seqs.append(0)
         self._open[record.number] = (binding, index)
 
@@ -157,6 +204,7 @@ class ShadowLog:
             causes=_causes(causes),
             differences=tuple(self._as_of(index, seq) for index in range(known)),
             differences_left_out=differed - known,
+            costs=None if self._costs is None else self._costs.until(seq),
         )
 
     def _as_of(self, index: int, seq: int) -> RecordedDifference:

@@ -139,7 +139,7 @@ class ReportWriter:
             return
         self._differed += 1
         if self._prices is not None:
-            self._add_costs(_pod_costs(state, record, self._prices))
+            self._add_costs(pod_costs(state, record, self._prices))
         if len(self._differences) < MAX_DIFFERENCES:
             self._differences[record.number] = _difference(state, record, self._prices)
 
@@ -217,11 +217,11 @@ def pod_difference(
     state: ClusterState, record: ShadowCompared, prices: NodePricing | None
 ) -> float | None:
     """The value of :attr:`Difference.pod_difference`, in the state before the record."""
-    found = None if prices is None else _pod_costs(state, record, prices)
+    found = None if prices is None else pod_costs(state, record, prices)
     return None if found is None else found[0] - found[1]
 
 
-def _pod_costs(
+def pod_costs(
     state: ClusterState, record: ShadowCompared, prices: NodePricing
 ) -> tuple[float, float] | None:
     """What the pod costs by the hour on the other scheduler's node, and on our best ones on

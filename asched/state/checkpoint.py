@@ -457,7 +457,10 @@ def _decoder_of(pods: list[PodInfo | None]) -> Callable[[type, Any], object]:
         if kind is PodInfo:
             return pods[value]
         if kind is PodsOnRows:
-            return PodsOnRows(map(pod_of, value))
+            found = PodsOnRows(map(pods.__getitem__, value))
+            if None in found:
+                raise LookupError("a node has a pod that is not stored")
+            return found
         if kind is QueuedClusterEvent:
             return event_from_form(value, pod_of)
         dtype, items = value

@@ -56,7 +56,7 @@ def add_all(
         return ()
     of_pods = [pod.shape for pod in pods]
     numbers = {shape: number for number, shape in enumerate(dict.fromkeys(of_pods))}
-    shapes = np.array([*map(numbers.__getitem__, of_pods)], np.intp)
+    shapes = np.fromiter(map(numbers.__getitem__, of_pods), np.intp, len(of_pods))
     ends = np.array(row_ends, np.int64)
     counts = ends.copy()
     counts[1:] -= ends[:-1]

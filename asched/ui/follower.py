@@ -201,6 +201,7 @@ class IndexFollower:
         self.archived_seq, self.head = (await store.archived()).seq, await store.head()
         if self._file is None:
             self._file = open_index(self._index_dir, await journal_id(store))
+            self._file.prices = self.prices
         self.verifier.use(self._file)
         seq = self.indexed_seq or await self._restore_index(self._file)
         await self._open_states(self._file)

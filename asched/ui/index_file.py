@@ -19,6 +19,7 @@ import msgspec
 import structlog
 from filelock import lock_descriptor, unlock_descriptor
 
+from asched.pricing.prices import Prices
 from asched.ui.columns import ClusterHistory
 from asched.ui.device_history import DeviceUses, StoredDevices
 from asched.ui.history_tables import HistoryTables, SavedParts
@@ -87,6 +88,9 @@ class _GroupForm(msgspec.Struct, array_like=True):
 class IndexFile:
     """An open file. All methods can raise :data:`DAMAGE`."""
 
+    prices: Prices | None = None
+    """Adds costs to the logs of an index that is loaded or begun."""
+
     def __init__(self, connection: sqlite3.Connection, journal_id: str, lock: int | None) -> None:
         self._connection = connection
         self.journal_id = journal_id
@@ -126,6 +130,7 @@ class IndexFile:
         history = self.history
         return Indexes(
             cluster=ClusterHistory(self.load_chunk),
+            logs=FollowedLogs(prices=self.prices),
             placements=PlacementHistory(history.placements),
             plugins=PluginHistory(history.plugin_facts),
         )
@@ -180,7 +185,7 @@ class IndexFile:
 
     def _load_logs(self) -> FollowedLogs:
         (blob,) = self._connection.execute("SELECT form FROM logs").fetchone()
-        return FollowedLogs(msgspec.msgpack.decode(blob, type=FollowedLogsForm))
+        return FollowedLogs(msgspec.msgpack.decode(blob, type=FollowedLogsForm), self.prices)
 
     def _load_names(self, index: JournalIndex, form: _MarkForm) -> None:
         index.nodes.update(form.nodes)

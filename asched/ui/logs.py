@@ -8,6 +8,7 @@ import msgspec
 from asched.audit.evictions import EvictionLog, EvictionLogForm
 from asched.audit.queue_log import QueueLog, QueueLogForm
 from asched.audit.shadow import ShadowLog, ShadowLogForm
+from asched.pricing.prices import Prices
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 
@@ -23,11 +24,14 @@ class FollowedLogsForm(msgspec.Struct, array_like=True):
 class FollowedLogs:
     """The logs of one journal, up to one record."""
 
-    def __init__(self, form: FollowedLogsForm | None = None) -> None:
-        """``form``: stored logs to continue with the next record."""
+    def __init__(self, form: FollowedLogsForm | None = None, prices: Prices | None = None) -> None:
+        """``form``: stored logs to continue with the next record. ``prices`` adds costs.
+
+        Raises ValueError for the logs of a shadow that were made with other prices.
+        """
         self.evictions = EvictionLog(None if form is None else form.evictions)
         self.queues = QueueLog(None if form is None else form.queues)
-        self.shadow = ShadowLog(None if form is None else form.shadow)
+        self.shadow = ShadowLog(None if form is None else form.shadow, prices)
 
     @property
     def form(self) -> FollowedLogsForm:
@@ -38,4 +42,4 @@ class FollowedLogs:
         """Add a record; ``state`` is the one after it."""
         self.evictions.apply(seq, record, state)
         self.queues.apply(seq, record, state)
-        self.shadow.apply(seq, record, state.date_ns)
+        self.shadow.apply(seq, record, state)

@@ -6,6 +6,7 @@ matrix, the timeline and the heat map from the API. Texts of the journal are alw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -76,6 +77,7 @@ def _state_class(state: str) -> str:
     return _STATE_CLASSES.get(state, "")
 
 
+_INNER_CAPITAL: Final = re.compile("(?<=[a-z])(?=[A-Z])")
 _STATE_CLASSES: Final = {
     "bound": "good",
     "assumed": "good",
@@ -145,6 +147,7 @@ def _environment() -> Environment:
         size=_size,
         amount=amount_text,
         event_text=describe,
+        words=lambda name: _INNER_CAPITAL.sub(" ", name).lower(),
         pretty=lambda value: msgspec.json.format(msgspec.json.encode(value), indent=2).decode(),
     )
     environment.globals.update(

@@ -16,6 +16,7 @@ from asched.audit.explanation import (
 )
 from asched.audit.history import timelines
 from asched.audit.lookup import AuditError, PodName, find_pod
+from asched.audit.pod_state import AWAITS_SESSION
 from asched.audit.timeline import time_of
 from asched.journal.store import JournalStore, StoredRecord
 from asched.ui.journal_progress import Moment
@@ -69,7 +70,7 @@ class TimelineSpan(msgspec.Struct, frozen=True, rename="camel"):
     """A period in the life of a pod."""
 
     kind: str
-    """A queue, ``permit``, ``binding`` or ``running``."""
+    """A queue, ``awaitsSession``, ``permit``, ``binding`` or ``running``."""
     begin: datetime
     end: datetime | None
     """None if it lasts."""
@@ -230,8 +231,9 @@ async def _all_timelines(journal: PastStates, key: str, seq: int) -> list[PodTim
 def spans_of(timeline: list[Entry]) -> list[TimelineSpan]:
     """The periods between the entries that change where a pod is."""
     spans: list[TimelineSpan] = []
+    in_sessions = _is_in_sessions(timeline)
     for entry in timeline:
-        begun = _begun(entry)
+        begun = _begun(entry, in_sessions=in_sessions)
         if begun is None and not isinstance(entry, entries.DeletionEntry):
             continue
         if spans and spans[-1].end is None:
@@ -241,7 +243,14 @@ def spans_of(timeline: list[Entry]) -> list[TimelineSpan]:
     return spans
 
 
-def _begun(entry: Entry) -> TimelineSpan | None:
+def _is_in_sessions(timeline: list[Entry]) -> bool:
+    """Whether batch sessions decide about the pod: it is in no queue."""
+    kinds = {type(entry) for entry in timeline}
+    decided = kinds & {entries.AssignmentEntry, entries.RejectionEntry}
+    return bool(decided) and entries.QueueMoveEntry not in kinds
+
+
+def _begun(entry: Entry, *, in_sessions: bool) -> TimelineSpan | None:
     """The period that an entry begins."""
     at, seq = entry.at, entry.seq
     match entry:
@@ -255,6 +264,8 @@ def _begun(entry: Entry) -> TimelineSpan | None:
             return TimelineSpan("running", at, None, seq, cause="bound", node=entry.node)
         case entries.ObservedEntry() if entry.node:
             return TimelineSpan("running", at, None, seq, cause="observed", node=entry.node)
+        case entries.ObservedEntry() if in_sessions:
+            return TimelineSpan(AWAITS_SESSION, at, None, seq, cause="observed")
         case entries.PermitEntry(allowed=True):
             return TimelineSpan("binding", at, None, seq, cause=f"{entry.plugin} allowed it")
     return None

@@ -363,6 +363,17 @@ async def test_pod_links_to_its_evictions(group_journal: str) -> None:
     assert session["status"]["state"] == "awaitsSession"
 
 
+async def test_pod_of_batch_sessions_has_a_span_until_it_is_assigned(group_journal: str) -> None:
+    async with ui_on(group_journal) as client:
+        await client.caught_up()
+        placed = await client.get("/pods/batch/solo-0/timeline")
+        waiting = await client.get("/pods/batch/solo-1/timeline")
+    assert [span["kind"] for span in placed["spans"]] == ["awaitsSession", "binding", "running"]
+    assert placed["spans"][0]["endSeq"] == placed["spans"][1]["beginSeq"]
+    [span] = waiting["spans"]
+    assert (span["kind"], span["end"]) == ("awaitsSession", None)
+
+
 @pytest.mark.parametrize(
     ("path", "query", "status", "error"),
     [

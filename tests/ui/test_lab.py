@@ -159,6 +159,11 @@ async def test_scenario_is_that_of_the_command(settings: LabSettings, tmp_path: 
         assert {**report[role], "name": ""} == {**printed, "name": ""}
 
 
+async def used_prices(client: Client) -> dict[str, str]:
+    """By result."""
+    return {one["id"]: one["prices"] for one in (await client.get("/lab"))["results"]}
+
+
 async def test_result_has_costs_of_the_command(settings: LabSettings, tmp_path: Path) -> None:
     file, scenario = tmp_path / "prices.yaml", tmp_path / "scenario.yaml"
     file.write_text(PRICES)
@@ -174,9 +179,18 @@ async def test_result_has_costs_of_the_command(settings: LabSettings, tmp_path: 
     async with ui_on(settings.journal_url, lab=settings) as client:
         lab = await LabClient(client).begin()
         ids.append(await lab.start(source="scenario", scenario=SCENARIO))
+        assert (await lab.ended(ids[2]))["state"] == "finished"
         found = await client.get(f"/lab/results/{ids[1]}")
+        assert await used_prices(client) == {ids[1]: "other", ids[2]: "current"}
         async with client.session.get(f"/lab/results/{ids[1]}") as response:
             text = await response.text()
+        async with client.session.get("/lab") as response:
+            assert (await response.text()).count("other prices</span>") == 1
+    async with ui_on(settings.journal_url, lab=settings, prices=given) as client:
+        await client.caught_up()
+        assert await used_prices(client) == {ids[1]: "current", ids[2]: "none"}
+        async with client.session.get("/lab") as response:
+            assert (await response.text()).count("without costs</span>") == 1
     assert len(set(ids)) == 3  # a result belongs to its prices
     costs = found["report"]["candidate"]["figures"]["costs"]
     printed = await cli("simulate", str(scenario), "--prices", str(file))
@@ -386,7 +400,7 @@ def test_oldest_results_are_removed(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{result_id}.json", (number, number))
     assert sorted(file.stem for file in tmp_path.iterdir()) == ids[2:]
     assert store.load(ids[3]) is None
-    assert store.listed() == []
+    assert store.listed(None) == []
     store.partial_path(ids[0]).write_text("x" * 30)
     store.keep(ids[0])
     assert [file.stem for file in tmp_path.iterdir()] == [ids[0]]

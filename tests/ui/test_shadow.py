@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from asched.journal.opening import open_journal
-from asched.pricing.prices import read_prices
+from asched.pricing.prices import Prices, parse_prices, read_prices
 from asched.state.records import AnyRecord, ShadowCompared
 from tests.audit.record_histories import record_shadow, write_turns, written_tape
 from tests.shadow.tapes import TapeWriter, play
@@ -57,10 +57,17 @@ async def test_report_is_that_of_the_command(files: ShadowFiles, tmp_path: Path)
         priced = next(one for one in details if one["difference"].get("podDifference"))
         async with client.session.get(f"/shadow/{priced['difference']['seq']}") as response:
             page = await response.text()
+        async with client.session.get("/shadow") as response:
+            overview = await response.text()
     assert found.shadow
     assert found.bindings.compared == 32
     for name in ("bindings", "messages", "soleBest", "differencesLeftOut"):
         assert answer[name] == printed[name]
+    costs = answer["costs"]
+    assert costs == printed["costs"]
+    assert costs["disagreements"] > 1
+    difference = f"{costs['theirsPerHour'] - costs['oursPerHour']:+,.4f} EUR"
+    assert f"a difference of {difference}." in overview
     assert len(answer["differences"]) > 5
     assert [*map(without_own_fields, answer["differences"])] == [
         *map(without_own_fields, printed["differences"])
@@ -99,6 +106,35 @@ async def test_report_with_a_kept_index_is_that_without(
     async with ui_on(str(part), index_dir=tmp_path / "index") as client:
         await client.caught_up()
         assert [await client.get("/shadow", seq=one) for one in range(1, seq, 7)] == wanted
+
+
+async def test_costs_with_a_kept_index_are_those_of_the_prices(
+    files: ShadowFiles, tmp_path: Path
+) -> None:
+    """The index keeps costs. With other prices it is built again."""
+    part, index = tmp_path / "part.db", tmp_path / "index"
+    async with open_journal(files.journal, read_only=True) as store:
+        seq = (await store.head()).seq
+    text = "{apiVersion: asched.dev/v1, kind: Prices, resources: {cpu: %d}, nodes: [{perHour: 1}]}"
+    prices, others = (parse_prices(text % cpu, "prices") for cpu in (1, 2))
+    others = msgspec.structs.replace(others, nodes=())
+
+    async def costs(url: str, found: Prices | None, folder: Path | None = None) -> Any:
+        async with ui_on(url, index_dir=folder, prices=found) as client:
+            await client.caught_up()
+            return (await client.get("/shadow"))["costs"]
+
+    await _copied(files.journal, str(part), 1, seq * 2 // 3)
+    before = await costs(str(part), prices, index)
+    await _copied(files.journal, str(part), seq * 2 // 3 + 1, seq)
+    whole = await costs(str(part), prices, index)
+    assert whole == await costs(files.journal, prices)
+    assert whole["disagreements"] > before["disagreements"] > 0
+    dearer = await costs(str(part), others, index)
+    assert dearer == await costs(files.journal, others)
+    assert dearer["theirsPerHour"] != whole["theirsPerHour"]
+    assert await costs(str(part), None, index) is None
+    assert await costs(str(part), prices, index) == whole
 
 
 async def _copied(source: str, target: str, first: int, last: int) -> None:

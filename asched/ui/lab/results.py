@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from asched.audit.whatif.comparison import DiffReport
+from asched.pricing.prices import Prices
 from asched.ui.lab.requests import LabRequest, LabSource
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -54,6 +55,8 @@ class ListedResult(msgspec.Struct, frozen=True, rename="camel"):
     since: str
     until: str
     bytes: int
+    prices: str
+    """``current``: those of new results, or as new results without any; ``other``; ``none``."""
 
 
 class _Summary(msgspec.Struct, rename="camel"):
@@ -62,6 +65,22 @@ class _Summary(msgspec.Struct, rename="camel"):
     id: str
     finished_at: datetime
     request: LabRequest
+    bytes: int = 0
+
+    def listed(self, current: Prices | None) -> ListedResult:
+        """``current``: the prices of new results."""
+        request = self.request
+        prices = "none" if request.prices is None else "other"
+        return ListedResult(
+            id=self.id,
+            finished_at=self.finished_at,
+            source=request.source,
+            changes=request.changes,
+            since=request.since,
+            until=request.until,
+            bytes=self.bytes,
+            prices="current" if request.prices == current else prices,
+        )
 
 
 def shortened(report: DiffReport) -> tuple[DiffReport, OmittedPods]:
@@ -87,7 +106,7 @@ class ResultStore:
         self._max_results = max_results
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._listed: dict[tuple[str, int], ListedResult | None] = {}
+        self._listed: dict[tuple[str, int], _Summary | None] = {}
         """By name and time of change of the file; None for other files."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in folder.glob("*.partial"):
@@ -129,14 +148,14 @@ class ResultStore:
             log.warning("result is unreadable", file=str(self._path(result_id)))
             return None
 
-    def listed(self) -> list[ListedResult]:
-        """All results, the newest first."""
+    def listed(self, current: Prices | None) -> list[ListedResult]:
+        """All results, the newest first. ``current``: the prices of new results."""
         with self._lock:
             known, self._listed = self._listed, {}
             for path, stat in self._files():
                 key = (path.name, stat.st_mtime_ns)
                 self._listed[key] = known[key] if key in known else _summary(path, stat.st_size)
-            found = [one for one in self._listed.values() if one is not None]
+            found = [one.listed(current) for one in self._listed.values() if one is not None]
         return sorted(found, key=lambda one: one.finished_at, reverse=True)
 
     def _path(self, result_id: str) -> Path:
@@ -164,18 +183,10 @@ class ResultStore:
             number, size = number - 1, size - stat.st_size
 
 
-def _summary(path: Path, size: int) -> ListedResult | None:
+def _summary(path: Path, size: int) -> _Summary | None:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Summary)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    request = found.request
-    return ListedResult(
-        id=path.stem,
-        finished_at=found.finished_at,
-        source=request.source,
-        changes=request.changes,
-        since=request.since,
-        until=request.until,
-        bytes=size,
-    )
+    found.id, found.bytes = path.stem, size
+    return found

@@ -97,7 +97,7 @@ class Lab:
         return await self.runs.start(sealed.release(EVERYTHING))
 
     async def overview(self) -> LabOverview:
-        results = await asyncio.to_thread(self.runs.store.listed)
+        results = await asyncio.to_thread(self.runs.store.listed, self.view.prices)
         return LabOverview(
             form_token=self.forgery.token,
             workers=self.settings.workers,

@@ -1,6 +1,7 @@
 // The pods that have waited longest, on the overview.
 
 import { byId, durationText, element, fetchAnswer, podPath } from "./dom.js";
+import { words } from "./words.js";
 
 const SHOWN = 10;
 
@@ -10,7 +11,7 @@ function row(pod) {
   return element("tr", {},
     element("td", {}, element("a", { href: podPath(pod.namespace, pod.name) }, name)),
     element("td", { class: "number" }, durationText(pod.waitedS)),
-    element("td", {}, pod.state),
+    element("td", {}, words(pod.state)),
     element("td", { title: pod.reason }, brief || "not tried yet"));
 }
 

@@ -1,5 +1,7 @@
 // Lanes, events and arrows of a pod's timeline, from its entries and spans. No DOM here.
 
+import { words } from "./words.js";
+
 export const LANES = ["Cause", "Queue", "Attempt", "Permit", "Binding", "On the node"];
 const CAUSE = 0;
 const QUEUE = 1;
@@ -70,7 +72,7 @@ export function buildTimeline(entries, answered, until) {
     ...span,
     lane: LANE_OF_SPAN[span.kind] ?? QUEUE,
     entry: entryOf(span, entries),
-    label: span.kind in LANE_OF_SPAN ? span.node || span.cause : span.kind,
+    label: span.kind in LANE_OF_SPAN ? span.node || span.cause : words(span.kind),
     end: span.end ?? until,
     lasts: span.end === null,
   }));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ axe.run({runOnly: ["color-contrast"], resultTypes: ["violations"]})
   .then(({violations}) => violations.flatMap((one) => one.nodes.map((node) => node.html)))
 """
 expect.set_options(timeout=20_000)
+
+
+def words(name: str) -> str:
+    """A name of the API as pages show it."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 @dataclass

@@ -16,7 +16,7 @@ from asched.model.groups import PodGroup
 from asched.model.resources import GroupResource, decode
 from tests.audit.recording import Recording, node, pod
 from tests.run_size import sample
-from tests.ui.browser.browsing import PHONE, Chromium, Screen, browsing
+from tests.ui.browser.browsing import PHONE, Chromium, Screen, browsing, words
 from tests.ui.group_scenario import SCENARIO, after, native, pods, record
 from tests.ui.serving import cli
 
@@ -106,7 +106,7 @@ async def test_gangs_page_lists_them_in_order(chromium: Chromium, group_journal:
             assert row[:7] == [
                 str(gang["position"] or ""),
                 named(gang),
-                gang["phase"],
+                words(gang["phase"]),
                 *(str(gang[name]) for name in ("minimum", "bound", "waiting", "pending")),
             ]
             assert row[8:10] == [gang["queue"], str(gang["priority"])]
@@ -134,7 +134,7 @@ async def test_group_page_explains_it(
         await tab.open(path)
         assert await tab.text("#answer") == wanted["sentence"]
         assert [[*row[:3], row[4]] for row in await tab.rows("#members")] == [
-            [one["name"], one["state"], one["node"], str(one["attempts"] or "")]
+            [one["name"], words(one["state"]), one["node"], str(one["attempts"] or "")]
             for one in wanted["members"]
         ]
         reasons = await tab.rows("#reasons")
@@ -302,7 +302,7 @@ async def test_overview_lists_pods_pending_longest(chromium: Chromium, group_jou
         await expect(tab.page.locator("#pending tbody tr")).to_have_count(10)
         rows = await tab.rows("#pending")
         assert [row[0] for row in rows] == [named(one) for one in wanted]
-        assert [row[2] for row in rows] == [one["state"] for one in wanted]
+        assert [row[2] for row in rows] == [words(one["state"]) for one in wanted]
 
 
 async def test_pages_keep_their_time(chromium: Chromium, group_journal: str) -> None:

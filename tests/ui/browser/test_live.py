@@ -11,7 +11,7 @@ from playwright.async_api import expect
 from asched.journal.opening import open_journal
 from asched.journal.store import StoredRecord
 from asched.state.records import Assigned, TurnStarted
-from tests.ui.browser.browsing import Chromium, Tab, browsing
+from tests.ui.browser.browsing import Chromium, Tab, browsing, words
 from tests.ui.serving import Client
 
 
@@ -84,7 +84,7 @@ async def test_gangs_and_queues_change(chromium: Chromium, growing: GrowingJourn
         await shown_after_growth(tab, client, growing)
         gangs = (await client.get("/gangs"))["gangs"]
         pills = tab.page.locator("#gangs .pill")
-        await expect(pills).to_have_text([gang["phase"] for gang in gangs])
+        await expect(pills).to_have_text([words(gang["phase"]) for gang in gangs])
         history = (await client.get("/queues/history"))["points"]
         own = [str(point["seq"]) for point in history if point["queue"] == "research"]
         await expect(queues.locator("#points tbody td:nth-child(2)")).to_have_text(own)
@@ -107,7 +107,7 @@ async def test_why_follows(chromium: Chromium, growing: GrowingJournal) -> None:
         after = await client.get(path)
         assert after["status"]["state"] != before["status"]["state"]
         await expect(tab.page.locator("#answer")).to_have_text(after["sentence"])
-        assert await tab.text("[data-live=state]") == after["status"]["state"]
+        assert await tab.text("[data-live=state]") == words(after["status"]["state"])
         assert await tab.page.evaluate("document.activeElement.textContent") == focused
         await tab.open(f"{path}?seq={growing.seq}")
         await expect(tab.page.locator("#answer")).to_have_text(before["sentence"])

@@ -13,7 +13,7 @@ from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
 from asched.state.records import TurnStarted
 from tests.journal.test_verification import tamper
-from tests.ui.browser.browsing import Chromium, Tab, browsing, tab_on
+from tests.ui.browser.browsing import Chromium, Tab, browsing, tab_on, words
 from tests.ui.serving import cli, run_command, ui_on
 
 
@@ -106,7 +106,7 @@ async def test_search_finds_what_the_api_finds(chromium: Chromium, demo_journal:
         await tab.open("/search?q=ops")
         found = await client.get("/search", q="ops")
         assert await tab.rows("#results") == [
-            [one["kind"], one["name"], one["namespace"], one["state"], str(one["lastSeq"])]
+            [one["kind"], one["name"], one["namespace"], words(one["state"]), str(one["lastSeq"])]
             for one in found["results"]
         ]
         await tab.page.locator("#search").fill("no-such-name")
