@@ -457,10 +457,10 @@ def _decoder_of(pods: list[PodInfo | None]) -> Callable[[type, Any], object]:
         if kind is PodInfo:
             return pods[value]
         if kind is PodsOnRows:
-            found = PodsOnRows(map(pods.__getitem__, value))
-            if None in found:
+            of_rows = [*map(pods.__getitem__, value)]
+            if None in of_rows:
                 raise LookupError("a node has a pod that is not stored")
-            return found
+            return PodsOnRows(cast(list[PodInfo], of_rows))
         if kind is QueuedClusterEvent:
             return event_from_form(value, pod_of)
         dtype, items = value
