@@ -235,7 +235,7 @@ def test_replay_command_at_a_divergence(altered: tuple[Path, int]) -> None:
     assert '"message":"0/2 nodes are available' in out
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+@pytest.mark.parametrize("seed", ["0", "4242"])
 def test_replay_under_any_hash_seed(journal: Path, seed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "asched", "replay", "--verify", "--journal", str(journal)],

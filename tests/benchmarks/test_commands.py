@@ -1,14 +1,18 @@
-"""The commands, with API server and scheduler in separate processes."""
+"""The commands. A measured workload has API server and scheduler in separate processes."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import msgspec
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from benchmarks import scheduler_perf
 from benchmarks.measurement import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +31,14 @@ async def command(*arguments: str) -> tuple[int, str, str]:
     program = [sys.executable, "-m", *arguments]
     done = await anyio.run_process(program, cwd=ROOT, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def invoke(main: Callable[..., None], *arguments: str) -> tuple[int, str, str]:
+    """As :func:`command`, in this process."""
+    app = typer.Typer()
+    app.command()(main)
+    done = CliRunner().invoke(app, arguments)
+    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -56,17 +68,14 @@ async def test_scheduler_perf_reports_workload(definition: Path, tmp_path: Path)
     assert report.journal_bytes_per_pod > report.journal_record_bytes_per_pod > 100
 
 
-async def test_list_shows_labels_and_thresholds(definition: Path) -> None:
-    code, output, _ = await command(
-        "benchmarks.scheduler_perf", "--config", str(definition), "--list"
-    )
+def test_list_shows_labels_and_thresholds(definition: Path) -> None:
+    code, output, _ = invoke(scheduler_perf.main, "--config", str(definition), "--list")
     assert (code, output) == (0, "Basic/Tiny  [short]  threshold 3.0 pods/s\n")
 
 
-async def test_unknown_workload_is_one_line_error(definition: Path) -> None:
-    code, output, errors = await command(
-        "benchmarks.scheduler_perf", "--config", str(definition), "--workload", "Nothing"
-    )
+def test_unknown_workload_is_one_line_error(definition: Path) -> None:
+    arguments = ("--config", str(definition), "--workload", "Nothing")
+    code, output, errors = invoke(scheduler_perf.main, *arguments)
     assert (code, output) == (1, "")
     assert errors == "scheduler_perf: unknown workload 'Nothing'; available: Basic/Tiny\n"
 
