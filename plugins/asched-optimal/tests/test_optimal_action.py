@@ -92,6 +92,20 @@ def test_later_gangs_use_what_is_left() -> None:
     assert found["g-0"] == found["g-1"] != found["h-0"]
 
 
+def test_solver_is_used_up_to_a_size_for_all_jobs_of_a_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each program has two kinds of tasks times four nodes. No gang fits greedily."""
+    nodes = [node("a", cpu="2"), node("b", cpu="3"), node("c", cpu="2"), node("d", cpu="3")]
+    sizes = [{"cpu": "1"}, {"cpu": "1"}, {"cpu": "3"}]
+    objects = [*nodes, *gang("g", sizes), *gang("h", sizes)]
+    assert len(placed(objects, "optimal")) == 6
+    monkeypatch.setattr("asched_optimal.action.MAX_SESSION_VARIABLES", 8)
+    assert {name[0] for name in placed(objects, "optimal")} == {"g"}
+    monkeypatch.setattr("asched_optimal.action.MAX_VARIABLES", 7)
+    assert {name[0] for name in placed(objects, "optimal")} == set()
+
+
 # -- properties ----------------------------------------------------------------------------------
 
 AFFINITIES = [

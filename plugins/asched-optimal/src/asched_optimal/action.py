@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from asched.framework import EXACT, Action, BoolColumn, Job, Session, Statement, Task, TaskStatus
 from asched.model import IncubatorPodGroup, Node, SigsPodGroup, VolcanoPodGroup
-from asched_optimal.program import MAX_VARIABLES, Cell, GangProgram, Objective, solve
+from asched_optimal.program import (
+    MAX_CONFLICTS,
+    MAX_VARIABLES,
+    Cell,
+    GangProgram,
+    Objective,
+    solve,
+)
 
+MAX_SESSION_VARIABLES: Final = 4_000
+"""Kinds of tasks times nodes of all programs of a session. The jobs that come later are placed
+greedily."""
 _GROUPS: Final = (VolcanoPodGroup, SigsPodGroup, IncubatorPodGroup)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -31,30 +41,35 @@ class Optimal(Action):
 
     def execute(self, session: Session) -> None:
         pending = [job for job in session.jobs.values() if job.queue in session.queues]
+        variables = MAX_SESSION_VARIABLES
         while pending:
             job = min(
                 pending,
                 key=lambda j: (session.queue_order(session.queues[j.queue]), session.job_order(j)),
             )
             pending.remove(job)
-            place_job(session, job)
+            variables -= place_job(session, job, variables)
 
 
-def place_job(session: Session, job: Job) -> None:
-    """Allocate the pending tasks of a job, if that makes it ready."""
+def place_job(session: Session, job: Job, most_variables: int) -> int:
+    """Allocate the pending tasks of a job, if that makes it ready.
+
+    The solver is used if the program has at most ``most_variables``. Returns how many it had.
+    """
     tasks = sorted(
         (task for task in job.with_status(TaskStatus.PENDING) if not task.best_effort),
         key=session.task_order,
     )
     if not tasks:
-        return
+        return 0
     if session.overused(session.queues[job.queue]):
         session.explain_unplaced(tasks[0])
-        return
+        return 0
     gang = GangPlacement(session, job, tasks)
     chosen = gang.greedy()
-    worth = gang.value(chosen)
-    if gang.could_be_better(worth):
+    worth, variables = gang.value(chosen), 0
+    if gang.could_be_better(worth) and gang.variables <= min(most_variables, MAX_VARIABLES):
+        variables = gang.variables
         solved = gang.solved()
         if solved is not None and gang.value(solved) > worth and gang.holds(solved):
             chosen = solved
@@ -68,6 +83,7 @@ def place_job(session: Session, job: Job) -> None:
         statement.commit()
     else:
         statement.discard()
+    return variables
 
 
 class GangPlacement:
@@ -98,6 +114,11 @@ class GangPlacement:
             # A node without the label is a domain of its own.
             found.append(numbers.setdefault(value or f"/{row}", len(numbers)))
         return found
+
+    @property
+    def variables(self) -> int:
+        """Kinds of tasks times nodes."""
+        return len(self._kinds) * self._session.nodes.size
 
     def value(self, places: Places) -> Objective:
         """What a placement is worth."""
@@ -147,13 +168,13 @@ class GangPlacement:
     def solved(self) -> Places | None:
         """The placement of the solver, in the order of the tasks; None if it finds none."""
         kinds = [*self._kinds.values()]
-        if len(kinds) * self._session.nodes.size > MAX_VARIABLES:
-            return None
         allowed = self._allowed(kinds)
         rows = np.flatnonzero(allowed.any(axis=0)).tolist()
         if not rows:
             return None
         conflicts = self._conflicts(kinds, allowed) if self._interacts() else {}
+        if conflicts is None:
+            return None
         place_of = {row: place for place, row in enumerate(rows)}
         resources = sorted({name for tasks in kinds for name in _amounts(tasks[0])})
         idle = [self._session.idle(row) for row in rows]
@@ -206,10 +227,12 @@ class GangPlacement:
 
     def _conflicts(
         self, kinds: Sequence[list[Task]], allowed: BoolColumn
-    ) -> dict[Cell, frozenset[Cell]]:
-        """What a task in each cell forbids, found by placing one there and asking the
-        predicates."""
-        session, found = self._session, dict[Cell, frozenset[Cell]]()
+    ) -> dict[Cell, frozenset[Cell]] | None:
+        """What a task in each cell forbids, found by placing one there and asking the predicates.
+
+        None for more than the solver takes.
+        """
+        session, found, pairs = self._session, dict[Cell, frozenset[Cell]](), 0
         for kind, row in np.argwhere(allowed).tolist():
             statement = session.statement()
             statement.allocate(kinds[kind][0], row)
@@ -221,6 +244,9 @@ class GangPlacement:
                 lost = allowed[other] & ~session.feasible(task)
                 forbidden.update((other, int(r)) for r in np.flatnonzero(lost))
             statement.discard()
+            pairs += len(forbidden)
+            if pairs > MAX_CONFLICTS:
+                return None
             if forbidden:
                 found[kind, row] = frozenset(forbidden)
         return found

@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 _highs: Any = import_module("highspy")
 """It has no types."""
 
-MAX_VARIABLES: Final = 4_000
-"""Kinds of tasks times nodes. A larger program is not solved."""
+MAX_VARIABLES: Final = 1_500
+"""Kinds of tasks times nodes. A larger program is not solved: it takes more than a few seconds."""
 MAX_CONFLICTS: Final = 2_000
 """Pairs of cells that exclude each other. More are not solved: the relaxation is weak."""
-MAX_BRANCHES: Final = 500
+MAX_BRANCHES: Final = 50
 """Nodes of the branch-and-bound tree, for each objective."""
+GAP: Final = 0.1
+"""Relative difference from the proven bound at which a search for fewer domains or nodes ends. The
+proof of the last few takes most of the time. Up to nine domains or nodes are the fewest."""
 MAX_ITERATIONS: Final = 50_000
 """Simplex iterations of each linear program."""
 _TOLERANCE: Final = 1e-6
@@ -86,6 +89,7 @@ def solve(program: GangProgram) -> dict[Cell, int] | None:
     if found is None:
         return None
     model.require(sum(model.tasks.values()) >= sum(found.values()))
+    model.accept_gap(GAP)
     for uses in (model.domains, model.nodes):
         better = model.minimize(sum(uses.values()))
         if better is None:
@@ -154,6 +158,10 @@ class _Model:
 
     def require(self, constraint: Any) -> None:
         self._solver.addConstr(constraint)
+
+    def accept_gap(self, gap: float) -> None:
+        """Let later searches end at this relative difference from their bound."""
+        self._solver.setOptionValue("mip_rel_gap", gap)
 
     def maximize(self, objective: Any) -> dict[Cell, int] | None:
         self._solver.maximize(objective)
