@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from tests.ui.browser.browsing import Chromium, SharedJournal
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests of pages run in one event loop: they share the browser and its servers."""
     marker = pytest.mark.asyncio(loop_scope="session")
+    folder = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if Path(__file__).parent in item.path.parents and pytest_asyncio.is_async_test(item):
+        if str(item.path).startswith(folder) and pytest_asyncio.is_async_test(item):
             item.add_marker(marker, append=False)
 
 
