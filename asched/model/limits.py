@@ -182,6 +182,8 @@ def _excess(pod: Pod, raw_bytes: int) -> str:
         resources = spec.containers[0].resources if spec.containers else _NO_RESOURCES
         most = len(resources.requests) + len(resources.limits)
     if most > MAX_RESOURCE_NAMES:
+        most = sum(map(len, _quantities(pod)))
+    if most > MAX_RESOURCE_NAMES:
         names = len({name for quantities in _quantities(pod) for name in quantities})
         if names > MAX_RESOURCE_NAMES:
             return _count(names, "resource names", MAX_RESOURCE_NAMES)

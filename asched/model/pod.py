@@ -359,11 +359,13 @@ def statuses_repeat_template(pod: Pod) -> bool:
     at_pod_level = pod.spec.resources
     if at_pod_level is not None and not _repeats(pod.status, at_pod_level.requests):
         return False
-    requested = {
-        container.name: container.resources.requests
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-    }
-    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    containers, statuses = pod.spec.containers, pod.status.container_statuses
+    if pod.spec.init_containers or pod.status.init_container_statuses:
+        containers = (*containers, *pod.spec.init_containers)
+        statuses = (*statuses, *pod.status.init_container_statuses)
+    if len(containers) == len(statuses) == 1 and containers[0].name == statuses[0].name:
+        return _repeats(statuses[0], containers[0].resources.requests)
+    requested = {container.name: container.resources.requests for container in containers}
     return all(_repeats(status, requested.get(status.name)) for status in statuses)
 
 

@@ -292,15 +292,16 @@ def _reduced_pod(pod: Pod) -> Pod:
         redundant = False
     if conditions == status.conditions and not redundant:
         return pod
-    reduced = replace(status, conditions=conditions)
-    if redundant:
-        reduced = replace(
-            reduced,
-            container_statuses=(),
-            init_container_statuses=(),
-            resources=None,
-            allocated_resources=None,
-        )
+    if not redundant:
+        return replace(pod, status=replace(status, conditions=conditions))
+    reduced = replace(
+        status,
+        conditions=conditions,
+        container_statuses=(),
+        init_container_statuses=(),
+        resources=None,
+        allocated_resources=None,
+    )
     return replace(pod, status=reduced)
 
 

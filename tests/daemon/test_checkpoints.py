@@ -131,6 +131,7 @@ class BlockingCheckpointStore(MemoryStore):
 async def test_stop_limits_wait_for_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
     monkeypatch.setattr("asched.daemon.daemon.LAST_CHECKPOINT_S", 0.05)
     journal = MemoryJournal()
     store = BlockingCheckpointStore(journal)
@@ -144,6 +145,18 @@ async def test_stop_limits_wait_for_last_checkpoint(
         async with w.daemon_on(MemoryStore(journal)):
             w.add_pods(3, "later")
             await w.until(lambda: not w.unbound())
+
+
+async def test_last_checkpoint_may_use_the_time_for_effects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.daemon.daemon.LAST_CHECKPOINT_S", 0.0)
+    store = MemoryStore(MemoryJournal())
+    async with world(tmp_path, nodes=1) as w:
+        async with w.daemon_on(store):
+            w.add_pods(3, "stored")
+            await w.until(lambda: not w.unbound())
+        assert await store.checkpoint_marks()
 
 
 async def test_state_with_missing_plugin_is_not_checkpointed() -> None:
