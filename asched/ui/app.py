@@ -254,7 +254,7 @@ async def _log_in(request: web.Request) -> web.Response:
     target = wanted if wanted.startswith("/") and wanted[1:2] not in ("/", "\\") else "/"
     response = web.Response(status=303, headers={"Location": target})
     if not isinstance(sent, str) or not await access.log_in(sent.strip(), response):
-        return _login_page(request, "this token is not valid here", 403)
+        return _login_page(request, "This token is not valid: check that it is complete.", 403)
     return response
 
 

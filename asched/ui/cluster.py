@@ -10,6 +10,7 @@ import msgspec
 from asched.audit.lookup import AuditError
 from asched.audit.pod_state import pod_owner, pod_state
 from asched.audit.timeline import time_of
+from asched.audit.unblock import amount_text
 from asched.framework.runtime.strict import nearest
 from asched.model.node import Node
 from asched.model.requests import PODS
@@ -306,20 +307,32 @@ def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> ClusterDifference:
 def _change(before: NodeUse, after: NodeUse) -> NodeChange:
     names = dict.fromkeys((*before.requested, *after.requested))
     deltas = {name: after.requested.get(name, 0) - before.requested.get(name, 0) for name in names}
-    fields = ("ready", "unschedulable", "taints", "labels", "allocatable")
     return NodeChange(
         name=after.name,
         requested={name: delta for name, delta in deltas.items() if delta},
         pods=after.pods - before.pods,
         changes=(
-            *(
-                f"{field} {getattr(before, field)} -> {getattr(after, field)}"
-                for field in fields
-                if getattr(before, field) != getattr(after, field)
-            ),
+            *_node_changes(before, after),
             *_device_changes(before.devices, after.devices),
         ),
     )
+
+
+def _node_changes(before: NodeUse, after: NodeUse) -> Iterator[str]:
+    if before.ready != after.ready:
+        yield "ready" if after.ready else "not ready"
+    if before.unschedulable != after.unschedulable:
+        yield "cordoned" if after.unschedulable else "uncordoned"
+    yield from (f"taint {one} added" for one in after.taints if one not in before.taints)
+    yield from (f"taint {one} removed" for one in before.taints if one not in after.taints)
+    for name in dict.fromkeys((*before.labels, *after.labels)):
+        old, new = (labels.get(name, "(none)") for labels in (before.labels, after.labels))
+        if old != new:
+            yield f"label {name} {old} -> {new}"
+    for name in dict.fromkeys((*before.allocatable, *after.allocatable)):
+        offered, offers = before.allocatable.get(name, 0), after.allocatable.get(name, 0)
+        if offered != offers:
+            yield f"allocatable {name} {amount_text(name, offered)} -> {amount_text(name, offers)}"
 
 
 def _device_changes(before: DeviceUses, after: DeviceUses) -> Iterator[str]:

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from asched.ui.errors import BusyError
-from asched.ui.lab.requests import LabRequest, LabSource
+from asched.ui.lab.requests import LabForm, LabRequest, LabSource
 from asched.ui.lab.results import ResultStore
 from asched.ui.lab.worker import WorkerMessage, WorkerTask
 
@@ -95,6 +95,8 @@ class LabRuns:
         self.store = ResultStore(settings.results_dir)
         self._slots = asyncio.Semaphore(settings.workers)
         self._runs: OrderedDict[str, LabRun] = OrderedDict()
+        self._forms: dict[str, LabForm] = {}
+        """By run."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, request: LabRequest) -> LabRun:
@@ -111,6 +113,7 @@ class LabRuns:
         if len(self._tasks) >= self.settings.workers + MAX_WAITING:
             raise BusyError(f"{len(self._tasks)} runs are in progress or wait")
         run = LabRun.of(request, RunState.WAITING)
+        self._forms[run.id] = request.form
         self._show(run)
         task = self._tasks[run.id] = asyncio.create_task(self._run(run, request))
         task.add_done_callback(lambda _: self._tasks.pop(run.id, None))
@@ -118,6 +121,10 @@ class LabRuns:
 
     def find(self, run_id: str) -> LabRun | None:
         return self._runs.get(run_id)
+
+    def form(self, run_id: str) -> LabForm | None:
+        """The form of a run since the start."""
+        return self._forms.get(run_id)
 
     def recent(self) -> list[LabRun]:
         """Runs since the start, the newest first."""
@@ -146,7 +153,7 @@ class LabRuns:
         self._runs.move_to_end(run.id)
         ended = [known.id for known in self._runs.values() if not known.active]
         for known in ended[: max(0, len(self._runs) - _KEPT_RUNS)]:
-            del self._runs[known]
+            del self._runs[known], self._forms[known]
 
     async def _run(self, run: LabRun, request: LabRequest) -> None:
         replace = msgspec.structs.replace

@@ -262,9 +262,10 @@ def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web
 
 async def _lab_page(request: web.Request) -> web.Response:
     lab = _lab(request)
-    like = await asyncio.to_thread(lab.runs.store.load, request.query.get("like", ""))
-    form = LabForm() if like is None else like.request.form
-    return await _form_page(request, form, LabCheck(()))
+    like = request.query.get("like", "")
+    stored = await asyncio.to_thread(lab.runs.store.load, like)
+    form = lab.runs.form(like) if stored is None else stored.request.form
+    return await _form_page(request, form or LabForm(), LabCheck(()))
 
 
 async def _form_page(

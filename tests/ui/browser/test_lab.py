@@ -189,6 +189,8 @@ async def test_progress_and_cancel(chromium: Chromium, demo_journal: str, screen
             "The run was cancelled", timeout=TIMEOUT_MS
         )
         assert await tab.violations() == []
+        await tab.page.get_by_role("link", name="Change it").click()
+        assert await tab.page.input_value("#scenario") == ENDLESS
 
 
 @pytest.mark.parametrize("dark", [False, True])
