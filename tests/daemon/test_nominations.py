@@ -307,6 +307,29 @@ async def test_failed_clearing_is_repeated() -> None:
         assert t.api.patches[2:] == [("rejected by plugin", "")]
 
 
+@pytest.mark.parametrize("node", ["n", ""])
+async def test_failed_nomination_is_tried_again_without_another_decision(node: str) -> None:
+    """Until then the API server may show an older one, which takes room on a node."""
+    async with one_term() as t:
+        t.reject("preempting", "m")
+        await t.until_idle()
+        t.api.codes = [500, 500]
+        t.reject("again", node)
+        with anyio.fail_after(60):
+            while t.api.nominated != node:
+                await anyio.lowlevel.checkpoint()
+        assert t.api.patches[1:] == [("again", node), ("", node), ("", node)]
+
+
+async def test_rejected_nomination_is_not_tried_again() -> None:
+    async with one_term() as t:
+        t.api.codes = [403]
+        t.reject("preempting", "n")
+        await t.until_idle()
+        await anyio.wait_all_tasks_blocked()
+        assert t.api.patches == [("preempting", "n")]
+
+
 async def test_nomination_written_by_failed_request_is_not_repeated() -> None:
     async with one_term() as t:
         t.api.codes = [500]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -35,6 +35,9 @@ from asched.state.session_records import (
     PodGroupStatusWriteFailed,
     PodGroupStatusWritten,
 )
+
+NOMINATION_RETRY_S: Final = 5.0
+"""After this time a nomination that could not be written is tried again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -67,6 +70,8 @@ class PodStatusHandler:
         """By pod key; removed when the pod is bound or deleted."""
         self._nominations: dict[str, str] = {}
         """By UID: the node of the next nomination to be written; empty clears it."""
+        self._failed_nominations: dict[str, str] = {}
+        """By UID: the node of a nomination that could not be written, to be tried again."""
         self._expectations: dict[str, str] = {}
         """By UID: the node written by :meth:`expect`, until the binding ends."""
 
@@ -78,6 +83,10 @@ class PodStatusHandler:
         if known is not None and known.uid != info.uid:
             known = None
         node = self._nomination_to_write(info, nominated, known)
+        failed = self._failed_nominations.pop(info.uid, None)
+        carried_out = failed and failed == info.pod.status.nominated_node_name
+        if node is None and not carried_out:
+            node = failed
         expected = self._expectations.pop(info.uid, None)
         if node is None and expected is not None:
             # The watch may not show the expectation yet.
@@ -128,12 +137,13 @@ class PodStatusHandler:
 
     def assigned(self, key: str, uid: str) -> None:
         """The pod got a node: a nomination that was not written yet is no longer needed."""
-        if self._nominations.get(uid):
+        if self._nominations.get(uid) or self._failed_nominations.get(uid):
             self.drop(key, uid)
 
     def drop(self, key: str, uid: str) -> None:
         """The pod was bound or deleted."""
         self._nominations.pop(uid, None)
+        self._failed_nominations.pop(uid, None)
         self._expectations.pop(uid, None)
         known = self._statuses.get(key)
         if known is not None and known.uid == uid:
@@ -194,7 +204,8 @@ class PodStatusHandler:
         )
         if not isinstance(outcome, WriteSucceeded):
             self._discard(info.key, status)
-            self._keep_nomination(info.key, info.uid, nominated)
+            if nominated is not None:
+                self._keep_nomination(pod_ref(info), nominated, outcome)
         elif self._statuses.get(info.key) is status:
             self._statuses[info.key] = status._replace(written=True)
         if isinstance(outcome, WriteRejected | OutcomeUnknown):
@@ -209,7 +220,7 @@ class PodStatusHandler:
             return
         outcome = await self._writer.nominate(ref, node)
         if not isinstance(outcome, WriteSucceeded):
-            self._keep_nomination(ref.key, ref.uid, node)
+            self._keep_nomination(ref, node, outcome)
         if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("nomination not written", pod=ref.key, node=node, error=outcome.message)
 
@@ -218,11 +229,23 @@ class PodStatusHandler:
         if self._statuses.get(key) is status:
             del self._statuses[key]
 
-    def _keep_nomination(self, key: str, uid: str, nominated: str | None) -> None:
-        """The nomination was not written: the next queued status of the pod carries it."""
-        waiting = self._statuses.get(key)
-        if nominated is not None and waiting is not None and waiting.uid == uid:
-            self._nominations.setdefault(uid, nominated)
+    def _keep_nomination(self, ref: PodTarget, node: str, outcome: PatchOutcome) -> None:
+        """The nomination was not written: the next queued status of the pod carries it, or a later
+        try. The API server may show an older nomination, which keeps other pods from a node."""
+        waiting = self._statuses.get(ref.key)
+        if waiting is not None and waiting.uid == ref.uid:
+            self._nominations.setdefault(ref.uid, node)
+        elif _retryable(outcome) and self._cluster.entry(ref.key, ref.uid) is not None:
+            self._failed_nominations[ref.uid] = node
+            self._context.services.tasks.start_soon(self._nominate_later, ref, node)
+
+    async def _nominate_later(self, ref: PodTarget, node: str) -> None:
+        """Not in the queue of the pod's effects, which must not wait."""
+        goes_on = await self._context.sleep.pause(NOMINATION_RETRY_S)
+        if goes_on and self._failed_nominations.get(ref.uid) == node:
+            self._nominations[ref.uid] = self._failed_nominations.pop(ref.uid)
+            job = partial(self._patch_nomination, ref, node)
+            self._context.queue.submit(ref.uid, "nominate", job)
 
 
 def pod_ref(info: PodInfo) -> PodTarget:
