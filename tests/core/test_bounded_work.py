@@ -15,7 +15,7 @@ from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource, decode
 from asched.plugins.default_preemption import dry_run as preemption
 from asched.plugins.default_preemption import victims
-from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from asched.plugins.inter_pod_affinity.hints import AffinityHints
 from asched.state import attempt_budget
 from asched.state.attempt_budget import (
     attempt_steps,
@@ -83,7 +83,7 @@ def rejected_core() -> HostileCore:
 
 
 def test_event_evaluates_hints_of_pods_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted(monkeypatch, InterPodAffinity, "_pod_changed")
+    calls = counted(monkeypatch, AffinityHints, "_pod_changed")
     core = rejected_core()
     calls.clear()
     core.see(Resource.PODS, bound("other", 1, "web"))
