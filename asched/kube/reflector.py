@@ -165,7 +165,8 @@ class Reflector:
         self._malformed_after: str | None = None
         """The resourceVersion after which a line was already malformed once."""
         self.responded = anyio.Event()
-        """Set by the first list or open watch since the start or :meth:`restart_watch`."""
+        """Set by the first list or open watch since the start, :meth:`restart_watch`, or the last
+        failure."""
 
     @property
     def position(self) -> int | None:
@@ -225,6 +226,7 @@ class Reflector:
             return await self._watch()
         except ApiError as error:
             self.counts.failures += 1
+            self._note_failure()
             return await self._after_failure(error, problems)
         except NoResponseError as error:
             problems.problem("no response from the API server", str(error))
@@ -232,6 +234,11 @@ class Reflector:
             problems.problem("malformed response from the API server", str(error))
         self.counts.failures += 1
         return self._backoff.next_s()
+
+    def _note_failure(self) -> None:
+        """Changes may be missing until the next response."""
+        if self.responded.is_set():  # else somebody may wait for it
+            self.responded = anyio.Event()
 
     async def _list(self) -> None:
         """Fetch all pages and deliver them."""
@@ -282,6 +289,7 @@ class Reflector:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
         except (NoResponseError, MalformedResponseError) as error:
             broken = error
+            self._note_failure()
         # Bookmarks are not progress: a server that sends one and hangs up must not cause a loop.
         progress = (
             self.decoder.counts.events > events_before and self.resource_version != version_before
@@ -445,10 +453,18 @@ class ClusterWatch:
         """Restart all watches. Returns the resources without a response after ``within_s``."""
         for reflector in self.reflectors:
             reflector.restart_watch()
+        return await self.wait_for_responses(within_s)
+
+    async def wait_for_responses(
+        self, within_s: float, among: Collection[WatchedResource] = ()
+    ) -> Sequence[WatchedResource]:
+        """Wait for watches that failed, by default for all. Returns the resources that still have
+        no response after ``within_s``."""
+        awaited = [r for r in self.reflectors if not among or r.resource in among]
         with anyio.move_on_after(within_s):
-            for reflector in self.reflectors:
+            for reflector in awaited:
                 await reflector.responded.wait()
-        return [r.resource for r in self.reflectors if not r.responded.is_set()]
+        return [r.resource for r in awaited if not r.responded.is_set()]
 
     async def extend(
         self,

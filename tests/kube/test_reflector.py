@@ -272,6 +272,15 @@ async def test_watch_past_its_timeout_is_restarted(silent: Answer) -> None:
     assert len(scene.lists) == 1
 
 
+async def test_watch_that_breaks_has_not_responded() -> None:
+    """What it was to deliver is missing, so a new leader must not take it for current."""
+    watches = in_turn(Answer(body=[], drop=True))
+    script = lists_and_watches(in_turn(listing([], "10")), watches)
+    async with reflecting(script, horizon_s=0.0) as scene:
+        await scene.clock.horizon_reached.wait()
+        assert not scene.reflector.responded.is_set()
+
+
 async def test_restart_interrupts_backoff() -> None:
     watches = in_turn(refusal(500, "InternalError"), Answer(body=[added("b", 11)], hang=True))
     script = lists_and_watches(in_turn(listing([], "10")), watches)
@@ -627,6 +636,25 @@ async def test_pods_are_listed_after_all_other_resources() -> None:
     assert unsynced(watch) == [Resource.NODES]
     assert {*view.listed} == {*Resource} - {Resource.NODES}
     assert view.listed[-1] is Resource.PODS
+
+
+async def test_responses_of_some_watches_are_awaited() -> None:
+    def script(asked: Asked) -> Answer:
+        if not asked.is_watch:
+            return listing([], "1")
+        return Answer(body=[], drop=True) if asked.path.endswith("/nodes") else Answer(hang=True)
+
+    clock = ManualClock(horizon_s=0.0)
+    async with (
+        ScriptedServer(script).run() as server,
+        client_for(server.url, clock) as client,
+    ):
+        watch = ClusterWatch(client, View())
+        async with running(watch.run):
+            await clock.horizon_reached.wait()
+            assert Resource.NODES in await watch.wait_for_responses(0.0)
+            assert await watch.wait_for_responses(0.0, (Resource.NODES,)) == [Resource.NODES]
+            assert not await watch.wait_for_responses(60.0, (Resource.PODS,))
 
 
 async def test_finished_pod_is_delivered_as_deleted() -> None:

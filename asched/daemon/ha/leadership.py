@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 import anyio
 import structlog
@@ -30,6 +31,10 @@ from asched.state.records import LeadershipGained, LeadershipLost
 SETTLE_S = 0.25
 """A new leader gives its watches this long to deliver the present state before it decides."""
 WATCH_RESTART_TIMEOUT_S = 5.0
+WITHOUT_CONFLICT: Final = (Resource.PODS, Resource.RESOURCE_CLAIMS)
+"""The API server does not refuse a binding to a full node, nor a device that another claim has."""
+LONG_WAIT_S: Final = 30.0
+"""A new leader waits so long for those watches."""
 LAST_TURN_TIMEOUT_S = 1.0
 """Limit for recording that leadership was lost or released."""
 
@@ -159,10 +164,15 @@ async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
     except (ApiError, NoResponseError) as error:
         log.warning("consistent read failed", error=str(error))
     behind = await watch.restart(WATCH_RESTART_TIMEOUT_S)
+    await client.clock.sleep(SETTLE_S)
+    # A watch may have failed since.
+    if await watch.wait_for_responses(0.0, WITHOUT_CONFLICT):
+        await watch.wait_for_responses(LONG_WAIT_S, WITHOUT_CONFLICT)
+        await client.clock.sleep(SETTLE_S)
+        behind = await watch.wait_for_responses(0.0)
     if behind:
         names = ", ".join(resource.label for resource in behind)
         log.warning("leading with stale watches", resources=names)
-    await client.clock.sleep(SETTLE_S)
 
 
 async def _do_nothing() -> None:
