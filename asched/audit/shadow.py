@@ -137,13 +137,13 @@ class ShadowLog:
     def form(self) -> ShadowLogForm:
         """To be stored by a machine of the same byte order."""
         return ShadowLogForm(
-            self.is_shadow,
-            self._compared.tobytes(),
-            self._explained,
-            self._kept,
-            self._explained_seqs,
-            self._open,
-            self._costs,
+            is_shadow=self.is_shadow,
+            compared=self._compared.tobytes(),
+            explained=self._explained,
+            kept=self._kept,
+            explained_seqs=self._explained_seqs,
+            open=self._open,
+            costs=self._costs,
         )
 
     def apply(self, seq: int, record: AnyRecord, state: ClusterState) -> None:

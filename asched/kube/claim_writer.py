@@ -121,8 +121,8 @@ class ClaimWriter:
 
     def _may_join_reservations(self, claim: ClaimRef, consumer_uid: str) -> bool:
         """Whether the watch shows the claim allocated, with a timestamp (the first reservation has
-        to set it), and not reserved for the pod. A shown reservation may have been removed since:
-        reading the claim tells."""
+        to set it), and not reserved for the pod. A shown reservation may have been removed since,
+        so the claim is read instead."""
         shown = self._shown(claim.key)
         if shown is None or shown.uid != claim.uid or shown.status.allocation is None:
             return False

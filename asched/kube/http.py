@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
-from asched.kube.pool import ConnectionPool, Endpoint
+from asched.kube.pool import CONNECT_TIMEOUT_S, ConnectionPool, Endpoint
 from asched.kube.streams import ResponseStream, enable_keepalive
 from asched.kube.transport import (
     JSON,
@@ -25,7 +25,6 @@ from asched.kube.transport import (
 if TYPE_CHECKING:
     from asched.kube.proxied import ProxyTransport
 
-CONNECT_TIMEOUT_S = 30.0
 _PATH_CHARACTERS = "/:@!$&'()*+,;=-._~"
 """Characters that a path may hold unquoted (RFC 3986, 3.3)."""
 _NEEDS_NO_QUOTING = re.compile(r"[A-Za-z0-9/.-]*").fullmatch

@@ -143,6 +143,8 @@ _Line = deque[asyncio.Future[_Connection | None]]
 _MAX_CONNECTING = 4
 """Connections that are being opened at the same time. Meanwhile a burst uses those that are open: a
 TLS handshake costs as much CPU as several requests, and the API server pays even more."""
+CONNECT_TIMEOUT_S = 30.0
+"""Limit for a new connection of a long response, and for one through a proxy."""
 _MAX_URGENT_IN_ROW = 3
 """So urgent requests delay others, and never stop them."""
 _KEPT_IDLE = 2

@@ -5,12 +5,10 @@ from __future__ import annotations
 import aiohttp
 
 from asched.kube.errors import NoResponseError, ResponseTooLargeError
-from asched.kube.pool import describe
+from asched.kube.pool import CONNECT_TIMEOUT_S, describe
 from asched.kube.response_parser import BODY_LIMIT_BYTES
 from asched.kube.streams import enable_keepalive
 from asched.kube.transport import JSON, ApiRequest, Credentials, HttpResponse, Transport
-
-CONNECT_TIMEOUT_S = 30.0
 
 
 class _AiohttpResponse:

@@ -124,7 +124,7 @@ class ResponseParser:
 
 
 class StreamParser(ResponseParser):
-    """Parses one response whose body is read while it arrives, of any length in all."""
+    """Parses one response of any length, and returns the parts of its body as they arrive."""
 
     def __init__(self) -> None:
         super().__init__()

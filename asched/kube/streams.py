@@ -11,7 +11,7 @@ from asched.kube.response_parser import BODY_LIMIT_BYTES, MalformedHttpError, St
 from asched.kube.transport import HttpResponse
 
 _BUFFER_BYTES = 256 * 1024
-"""Unread bytes from which no more are received."""
+"""From this number of unread bytes on, receiving pauses."""
 
 
 class ResponseStream(asyncio.Protocol):

@@ -15,7 +15,7 @@ from anyio.abc import SocketStream
 from prometheus_client import CollectorRegistry
 
 from asched.daemon.telemetry.health import Check, Health
-from asched.daemon.telemetry.responder import MAX_CONNECTIONS, Responder, Response
+from asched.daemon.telemetry.responder import MAX_CONNECTIONS, ProbeResponse, Responder
 from asched.journal import errors
 from tests.daemon.test_health import ANY_PORT
 from tests.kube.harness import TIMEOUT_S
@@ -66,7 +66,7 @@ async def test_probe_is_answered_while_clients_hold_connections() -> None:
 
 
 async def test_connection_ends_after_its_time() -> None:
-    responder = Responder(lambda path, query: Response(HTTPStatus.OK, b""), timeout_s=0.05)
+    responder = Responder(lambda path, query: ProbeResponse(HTTPStatus.OK, b""), timeout_s=0.05)
     listener = await asyncio.get_running_loop().create_server(responder, "127.0.0.1", 0)
     async with listener:
         port = listener.sockets[0].getsockname()[1]

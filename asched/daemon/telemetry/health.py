@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from asched.config.settings import HealthSettings
-from asched.daemon.telemetry.responder import Responder, Response
+from asched.daemon.telemetry.responder import ProbeResponse, Responder
 from asched.model.quantity import US_PER_S
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -104,17 +104,19 @@ class Health:
         self.address = _address(listener)
         return listener
 
-    def _respond(self, path: str, query: Mapping[str, Sequence[str]]) -> Response:
+    def _respond(self, path: str, query: Mapping[str, Sequence[str]]) -> ProbeResponse:
         endpoint, slash, name = path.removeprefix("/").partition("/")
         if path == "/metrics":
-            return Response(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+            return ProbeResponse(
+                HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST
+            )
         if endpoint not in ("livez", "healthz", "readyz"):
-            return Response.error(HTTPStatus.NOT_FOUND)
+            return ProbeResponse.error(HTTPStatus.NOT_FOUND)
         checks = self._ready if endpoint == "readyz" else self._alive
         if slash:
             checks = tuple(check for check in checks if check.name == name)
             if not checks:
-                return Response.error(HTTPStatus.NOT_FOUND)
+                return ProbeResponse.error(HTTPStatus.NOT_FOUND)
         lines, failed = [], False
         for check in checks:
             if check.name in query.get("exclude", ()):
@@ -124,10 +126,10 @@ class Health:
             failed |= bool(problem)
             lines.append(f"[-]{check.name} failed: {problem}" if problem else f"[+]{check.name} ok")
         if not failed and "verbose" not in query:
-            return Response(HTTPStatus.OK, b"ok")
+            return ProbeResponse(HTTPStatus.OK, b"ok")
         lines.append(f"{endpoint} check {'failed' if failed else 'passed'}")
         status = HTTPStatus.SERVICE_UNAVAILABLE if failed else HTTPStatus.OK
-        return Response(status, ("\n".join(lines) + "\n").encode())
+        return ProbeResponse(status, ("\n".join(lines) + "\n").encode())
 
 
 def _address(listener: asyncio.Server) -> str:

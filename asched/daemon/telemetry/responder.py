@@ -26,17 +26,17 @@ REQUEST_LIMIT_BYTES: Final = 8 * 1024
 """Size of a request without its body, which is not read."""
 
 
-class Response(NamedTuple):
+class ProbeResponse(NamedTuple):
     status: HTTPStatus
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
 
     @classmethod
-    def error(cls, status: HTTPStatus) -> Response:
+    def error(cls, status: HTTPStatus) -> ProbeResponse:
         return cls(status, f"{status.value}: {status.phrase}".encode())
 
 
-Respond = Callable[[str, Mapping[str, Sequence[str]]], Response]
+Respond = Callable[[str, Mapping[str, Sequence[str]]], ProbeResponse]
 """From the path and the values of each query parameter. Must be quick."""
 
 
@@ -102,11 +102,11 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
             if not self._head_complete:
-                self._send(Response.error(HTTPStatus.BAD_REQUEST))
+                self._send(ProbeResponse.error(HTTPStatus.BAD_REQUEST))
                 return
         size = self._head_bytes if self._head_complete else self._received_bytes
         if size > REQUEST_LIMIT_BYTES:
-            self._send(Response.error(HTTPStatus.BAD_REQUEST))
+            self._send(ProbeResponse.error(HTTPStatus.BAD_REQUEST))
         elif self._head_complete:
             self._send(self._response())
 
@@ -120,21 +120,21 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._head_complete = True
 
-    def _response(self) -> Response:
+    def _response(self) -> ProbeResponse:
         if self._parser.get_method() not in (b"GET", b"HEAD"):
-            return Response.error(HTTPStatus.METHOD_NOT_ALLOWED)
+            return ProbeResponse.error(HTTPStatus.METHOD_NOT_ALLOWED)
         try:
             target = urlsplit(self._target.decode("ascii"))
             query = parse_qs(target.query, keep_blank_values=True)
         except ValueError:
-            return Response.error(HTTPStatus.BAD_REQUEST)
+            return ProbeResponse.error(HTTPStatus.BAD_REQUEST)
         try:
             return self._responder.respond(unquote(target.path), query)
         except Exception as error:
             log.error("request failed", path=target.path, exc_info=error)
-            return Response.error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return ProbeResponse.error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def _send(self, response: Response) -> None:
+    def _send(self, response: ProbeResponse) -> None:
         assert self._transport is not None
         self._responded = True
         head = (

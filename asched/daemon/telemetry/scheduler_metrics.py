@@ -322,7 +322,6 @@ class EngineMetrics:
             "asched_pods_refused",
             "Observed pods that were not recorded, because another pod has their uid.",
         )
-
         self._put_off = counter(
             "asched_attempts_put_off",
             "Attempts that were put off, because their namespace used up its budget of decision"

@@ -59,7 +59,7 @@ class ExistingTerms:
     def update(self, table: TermTable, nodes: Nodes, domains: DomainIndex) -> None:
         """``table`` must have the same generation in each call."""
         if self._cursor != table.moves.cursor or self._nodes_version != nodes.version:
-            cursor, self._cursor = self._cursor, _UNKNOWN  # counted anew if this fails
+            cursor, self._cursor = self._cursor, _UNKNOWN  # all are counted again if this fails
             self._follow(table, cursor, self._select(table), nodes)
             for key, by_row in self._by_row.items():
                 counts = self.counts.get(key)
