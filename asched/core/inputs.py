@@ -28,6 +28,10 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     """Whether it is the first part of a list. A list that did not end is replaced by it."""
     ends: bool = True
     """Whether it is the last part."""
+    versions: tuple[int, ...] = ()
+    """The version of each object, 0 if unknown; empty if none is known."""
+    unchanged: tuple[str, ...] = ()
+    """Keys of listed pods that the state contains as they are."""
 
 
 class Upserted(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +39,8 @@ class Upserted(msgspec.Struct, frozen=True, gc=False):
 
     resource: WatchedResource
     object: AnyObject
+    version: int = 0
+    """Its ``resourceVersion``; 0 if unknown."""
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False):

@@ -85,6 +85,7 @@ class SchedulerCore:
         self.unsynced: dict[WatchedResource, int] = dict.fromkeys(unsynced, 0)
         """Resources to be listed before a decision, with the least relist count of that list."""
         self._fold = fold
+        self._seen = fold.state.seen
         self._monotonic_ns = monotonic_ns
         self._listener = listener
         self._pod_decider = Decider(fold.state, observer)
@@ -209,6 +210,8 @@ class SchedulerCore:
             api_version=change.api_version,
             unlisted=unlisted,
             ends=change.ends,
+            versions=change.versions,
+            unchanged=change.unchanged,
         )
         self._listing = _Listing(resource, change.relist_count, changes, change.ends)
 
@@ -225,12 +228,14 @@ class SchedulerCore:
             held.discard(change.resource, change.object.key)
         if record is not None:
             self.apply(record)
+        self._seen.note(change.object, change.version)
 
     def _record_held(self, change: Upserted) -> None:
         record = observe_object(self.state, change.object, self._refuse)
         if record is not None:
             self.held_updates.charge(change.object.namespace, record, self.now_ns)
             self.apply(record)
+        self._seen.note(change.object, change.version)
 
     def _observe_head(self) -> None:
         """Record the held form of the pod that is decided next."""

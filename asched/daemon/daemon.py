@@ -38,6 +38,7 @@ from asched.daemon.startup import (
     PART_OBJECTS,
     DaemonContext,
     cluster_watch,
+    pod_reading,
     recover,
     watch_when_reachable,
     watched_resources,
@@ -312,7 +313,7 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         watch = start.buffered.watch
     else:
         load = context.registry.load
-        watch = cluster_watch(configuration, client, inbox, load, PART_OBJECTS)
+        watch = cluster_watch(configuration, client, inbox, load, PART_OBJECTS, state.seen)
     metrics.watch(state, lambda: watch.reflectors)
     metrics.watch_work(inbox, lambda: effects.in_flight, events)
     metrics.watch_held_updates(engine.held_updates)
@@ -443,3 +444,4 @@ def _record_start(context: DaemonContext, daemon: Daemon, epoch: int | None) -> 
         profiles_record(configuration),
         *loaded,
     )
+    daemon.cluster.seen.begin(pod_reading(configuration, context.registry.load))

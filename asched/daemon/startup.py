@@ -46,6 +46,7 @@ from asched.model.resources import (
 from asched.proof.keys import NO_KEYS, JournalKeys
 from asched.state.attempt_budget import NS_PER_STEP
 from asched.state.fold import Fold
+from asched.state.seen_versions import SeenVersions, reading_of
 
 T = TypeVar("T")
 
@@ -131,9 +132,10 @@ def cluster_watch(
     sink: ChangeSink,
     load: PluginLoader,
     part_objects: int | None = None,
+    seen: SeenVersions | None = None,
 ) -> ClusterWatch:
     """A watch of all resources that the configuration uses. ``part_objects``: as
-    :class:`ReflectorSettings`."""
+    :class:`ReflectorSettings`; ``seen``: as :class:`ClusterWatch`."""
     profiles, sessions = configuration.profiles, configuration.sessions
     return ClusterWatch(
         client,
@@ -142,6 +144,7 @@ def cluster_watch(
         finished_pods=bool(sessions),  # batch sessions count the finished pods of a job
         annotations=annotations_of(profiles, load),
         settings=ReflectorSettings(part_objects=part_objects),
+        seen=seen,
     )
 
 
@@ -254,6 +257,11 @@ def custom_resources_of(
 def annotations_of(profiles: Collection[ProfileSpec], load: PluginLoader) -> frozenset[str]:
     """The annotations of pods that plugins read. Raises as :func:`watched_resources`."""
     return frozenset(key for p in _plugins(profiles, load) for key in p.reads_annotations)
+
+
+def pod_reading(configuration: Configuration, load: PluginLoader) -> str:
+    """Names what a daemon with the configuration reads of pods."""
+    return reading_of(annotations_of(configuration.profiles, load), configuration.feature_gates)
 
 
 def _plugins(profiles: Collection[ProfileSpec], load: PluginLoader) -> Iterator[type[Plugin]]:

@@ -147,7 +147,7 @@ def shape_of(pod: Pod) -> PodShape:
 class PodInfo:
     """A pod with its shape. Immutable: a changed pod is a new PodInfo."""
 
-    __slots__ = ("_label_set", "key", "pod", "shape", "uid")
+    __slots__ = ("_label_set", "key", "pod", "seen_version", "shape", "uid")
 
     def __init__(
         self, pod: Pod, shape: PodShape | None = None, labels: LabelSet | None = None
@@ -160,6 +160,9 @@ class PodInfo:
         """``metadata.uid``."""
         self.key: str = pod.key
         """``namespace/name``."""
+        self.seen_version = 0
+        """Of the scheduler: see :mod:`asched.state.seen_versions`. It is not recorded, so a plugin
+        must not depend on it."""
         self.shape: PodShape = shape or shape_of(pod)
         """What node-level plugins read of the pod; equal for pods of one template."""
 

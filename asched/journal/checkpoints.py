@@ -21,7 +21,7 @@ from asched.journal.errors import (
 )
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
-from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
+from asched.state.checkpoint import CheckpointError, checkpoint_with_versions, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold, FoldError
 from asched.state.plugins import missing_plugin
@@ -154,7 +154,7 @@ async def _write_up_to(
         seq = stored.seq
         due = every is not None and seq - last >= every
         if due and not missing_plugin(fold.state.profiles):
-            await journal.save_checkpoint(seq, checkpoint_of(fold.state))
+            await journal.save_checkpoint(seq, checkpoint_with_versions(fold.state))
             saved.append(seq)
             last = seq
     if seq > last:
@@ -164,7 +164,7 @@ async def _write_up_to(
                 f"cannot save a checkpoint at record {seq}: a plugin of one of its profiles is"
                 f" missing; install it, or run this command where it is installed: {reason}"
             )
-        await journal.save_checkpoint(seq, checkpoint_of(fold.state))
+        await journal.save_checkpoint(seq, checkpoint_with_versions(fold.state))
         saved.append(seq)
     return saved
 

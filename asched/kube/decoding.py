@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from enum import Enum
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import structlog
@@ -17,9 +18,11 @@ from asched.model.resources import (
     AnyObject,
     DeclaredAnnotations,
     DecodeError,
+    Resource,
     WatchedResource,
     decode,
 )
+from asched.state.seen_versions import SeenVersions
 
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
 """Longest watch line. etcd's default limit for an object is 1.5 MB."""
@@ -59,6 +62,16 @@ class _Head(msgspec.Struct, frozen=True):
     metadata: _Meta = _NO_META
 
 
+class ObjectIdentity(NamedTuple):
+    """An object, without what it contains."""
+
+    key: str
+    """``namespace/name``, or just the name of a cluster-scoped object."""
+    uid: str
+    version: int
+    """Its resourceVersion; 0 if that is not a number."""
+
+
 class _Items(msgspec.Struct, frozen=True):
     metadata: _Meta = _NO_META
     items: list[msgspec.Raw] | None = None
@@ -78,6 +91,25 @@ class DecodedObjects(NamedTuple):
     objects: list[AnyObject]
     unreadable: set[str]
     """Keys of objects that exist but cannot be decoded."""
+    versions: list[int]
+    """Of the objects, if they are pods; 0 for an unknown one."""
+    unchanged: list[str]
+    """Keys of pods that were not decoded, because the state contains that version."""
+
+    @classmethod
+    def none(cls) -> DecodedObjects:
+        return cls([], set(), [], [])
+
+    @property
+    def total(self) -> int:
+        """Number of objects in the list."""
+        return len(self.objects) + len(self.unchanged)
+
+    def extend(self, others: DecodedObjects) -> None:
+        self.objects.extend(others.objects)
+        self.unreadable.update(others.unreadable)
+        self.versions.extend(others.versions)
+        self.unchanged.extend(others.unchanged)
 
 
 class DecoderCounts(msgspec.Struct):
@@ -152,7 +184,41 @@ def parse_status(raw: bytes | msgspec.Raw) -> ApiStatus:
 
 def resource_version(raw: bytes | msgspec.Raw) -> str:
     """``metadata.resourceVersion``, empty if there is none."""
+    found = _FIRST_FIELDS.match(raw)
+    if found is not None:
+        return found[4].decode()
     return _head(raw).metadata.resource_version or ""
+
+
+# The API server writes the fields of ``metadata`` in this order, before everything that an author
+# of an object can choose. A fifth of the time of a decoder, which has to read the whole object.
+_FIRST_FIELDS: Final = re.compile(
+    rb'\{(?:"kind":"\w+","apiVersion":"[\w./-]+",)?"metadata":\{"name":"([\w.-]+)",'
+    rb'(?:"generateName":"[\w.-]*",)?(?:"namespace":"([\w.-]+)",)?"uid":"([\w-]+)",'
+    rb'"resourceVersion":"([0-9]{1,18})"',
+    re.ASCII,
+)
+
+
+def identity_of(raw: bytes | msgspec.Raw) -> ObjectIdentity:
+    """Name, uid and version of an object, empty and 0 if it has none."""
+    found = _FIRST_FIELDS.match(raw)
+    if found is not None:
+        name, namespace, uid, version = found.groups()
+        key = f"{namespace.decode()}/{name.decode()}" if namespace else name.decode()
+        return ObjectIdentity(key, uid.decode(), int(version))
+    meta = _head(raw).metadata
+    number = meta.resource_version or ""
+    decimal = number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS
+    return ObjectIdentity(_key_of(meta), meta.uid or "", int(number) if decimal else 0)
+
+
+_MAX_DIGITS: Final = 18
+"""Of a version: it fits 64 bits."""
+
+
+def _key_of(meta: _Meta) -> str:
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else (meta.name or "")
 
 
 def _head(raw: bytes | msgspec.Raw) -> _Head:
@@ -168,6 +234,7 @@ class ObjectDecoder:
     def __init__(self, resource: WatchedResource, annotations: Collection[str] = ()) -> None:
         """``annotations``: names of pod annotations that plugins read."""
         self.resource = resource
+        self._versioned = resource is Resource.PODS
         self._declared: DeclaredAnnotations | None = None
         self.keep_annotations(annotations)
         self.counts = DecoderCounts()
@@ -189,22 +256,33 @@ class ObjectDecoder:
             continue_token=listed.metadata.continue_token or "",
         )
 
-    def objects(self, raws: Iterable[msgspec.Raw]) -> DecodedObjects:
-        """Decode the objects of a list."""
-        decoded = DecodedObjects([], set())
+    def objects(
+        self, raws: Iterable[msgspec.Raw], seen: SeenVersions | None = None, list_version: str = ""
+    ) -> DecodedObjects:
+        """Decode the objects of a list of that version, without pods that were ``seen``."""
+        decoded = DecodedObjects.none()
+        number = int(list_version) if list_version.isdecimal() else 0
         for raw in raws:
+            if self._versioned:
+                key, uid, version = identity_of(raw)
+                if seen is not None and seen.is_unchanged(key, uid, version, number):
+                    decoded.unchanged.append(key)
+                    continue
             try:
                 decoded.objects.append(self._decode(raw))
             except DecodeError as error:
                 key = self._skip(raw, error)
                 if key:
                     decoded.unreadable.add(key)
+            else:
+                if self._versioned:
+                    decoded.versions.append(version)
         return decoded
 
     def listed(self, body: bytes | msgspec.Raw) -> Listed:
         """Decode a list that consists of one page. Raises MalformedResponseError."""
-        objects, unreadable = self.objects(self.page(body).objects)
-        return Listed(self.resource, tuple(objects), frozenset(unreadable))
+        found = self.objects(self.page(body).objects)
+        return Listed(self.resource, tuple(found.objects), frozenset(found.unreadable))
 
     def change(self, event: WatchEvent) -> Change | None:
         """The change of an event; None for bookmarks, errors and undecodable objects."""
@@ -224,7 +302,8 @@ class ObjectDecoder:
             self._reported.pop(decoded.key, None)
         if event.type is WatchEventType.DELETED:
             return Deleted(self.resource, decoded)
-        return Upserted(self.resource, decoded)
+        version = identity_of(event.object).version if self._versioned else 0
+        return Upserted(self.resource, decoded, version)
 
     def skip_line(self, reason: str) -> None:
         """Count and log a watch line that is not an event."""
@@ -257,7 +336,7 @@ class ObjectDecoder:
         """Count an undecodable object and log it once per version. Returns its key."""
         self.counts.skipped += 1
         meta = _head(raw).metadata
-        key = f"{meta.namespace}/{meta.name}" if meta.namespace else (meta.name or "")
+        key = _key_of(meta)
         version = meta.resource_version or ""
         if self._reported.get(key) != version or not version:
             self._reported[key] = version

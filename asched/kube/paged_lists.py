@@ -11,7 +11,7 @@ import msgspec
 from asched.kube.client import ApiClient
 from asched.kube.decoding import DecodedObjects, MalformedResponseError, ObjectDecoder, RawPage
 from asched.kube.errors import ApiError, NoResponseError, ResponseTooLargeError
-from asched.model.resources import AnyObject
+from asched.state.seen_versions import SeenVersions
 
 PAGE_BYTES = 4 * 1024 * 1024
 """Intended size of a page of a list."""
@@ -46,9 +46,7 @@ class PageSize:
 class FetchedPart(NamedTuple):
     """Some pages of a list."""
 
-    objects: list[AnyObject]
-    unreadable: set[str]
-    """Keys of objects that exist but cannot be decoded."""
+    found: DecodedObjects
     resource_version: str
     begins: bool
     """Whether it is the first part. A list begins again if its continue token expired."""
@@ -71,13 +69,16 @@ class PagedLists:
         self._pages = PageSize(largest_page)
         self._part_objects = part_objects
 
-    async def fetch(self, path: str, selector: dict[str, str]) -> AsyncGenerator[FetchedPart, None]:
-        """All objects of the collection at ``path`` that the selector matches, part by part.
+    async def fetch(
+        self, path: str, selector: dict[str, str], seen: SeenVersions | None = None
+    ) -> AsyncGenerator[FetchedPart, None]:
+        """All objects of the collection at ``path`` that the selector matches, part by part. Pods
+        that were ``seen`` in their present version are not decoded.
 
         Raises ApiError, NoResponseError and MalformedResponseError.
         """
         params = self._first_page(selector)
-        found = DecodedObjects([], set())
+        found = DecodedObjects.none()
         expired, begins = 0, True
         while True:
             try:
@@ -96,28 +97,30 @@ class PagedLists:
                     raise
                 # The continue token expired. Retry in pages once, then without a limit.
                 expired += 1
-                found, begins = DecodedObjects([], set()), True
+                found, begins = DecodedObjects.none(), True
                 params = self._first_page(selector) if expired == 1 else dict(selector)
                 continue
             page = self._decoder.page(body)
             self._pages.received(len(body), len(page.objects))
-            await self._decode(page, found)
+            await self._decode(page, found, seen)
             if not page.continue_token:
                 break
             params["continue"] = page.continue_token
             if "limit" in params:
                 params["limit"] = str(self._pages.limit)
-            if self._part_objects is not None and len(found.objects) >= self._part_objects:
-                yield FetchedPart(*found, page.resource_version, begins, ends=False)
-                found, begins = DecodedObjects([], set()), False
+            if self._part_objects is not None and found.total >= self._part_objects:
+                yield FetchedPart(found, page.resource_version, begins, ends=False)
+                found, begins = DecodedObjects.none(), False
         if not page.resource_version:
             raise MalformedResponseError("list without a resourceVersion")
-        yield FetchedPart(*found, page.resource_version, begins, ends=True)
+        yield FetchedPart(found, page.resource_version, begins, ends=True)
 
     def _first_page(self, selector: dict[str, str]) -> dict[str, str]:
         return selector | {"limit": str(self._pages.limit)}
 
-    async def _decode(self, page: RawPage, found: DecodedObjects) -> None:
+    async def _decode(
+        self, page: RawPage, found: DecodedObjects, seen: SeenVersions | None
+    ) -> None:
         """Add the objects of a page. Other tasks run between parts of a large one."""
         part: list[msgspec.Raw] = []
         part_bytes = 0
@@ -125,13 +128,8 @@ class PagedLists:
             part.append(raw)
             part_bytes += len(memoryview(raw))
             if part_bytes >= DECODED_AT_ONCE_BYTES:
-                self._decode_part(part, found)
+                found.extend(self._decoder.objects(part, seen, page.resource_version))
+                part.clear()
                 part_bytes = 0
                 await anyio.lowlevel.checkpoint()
-        self._decode_part(part, found)
-
-    def _decode_part(self, part: list[msgspec.Raw], found: DecodedObjects) -> None:
-        decoded = self._decoder.objects(part)
-        part.clear()
-        found.objects.extend(decoded.objects)
-        found.unreadable.update(decoded.unreadable)
+        found.extend(self._decoder.objects(part, seen, page.resource_version))

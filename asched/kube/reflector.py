@@ -40,6 +40,7 @@ from asched.model.resources import (
     Resource,
     WatchedResource,
 )
+from asched.state.seen_versions import SeenVersions
 
 UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """kube-scheduler's field selector for pods: a pod that finishes is seen as deleted."""
@@ -131,8 +132,10 @@ class Reflector:
         *,
         field_selector: str = "",
         annotations: Collection[str] = (),
+        seen: SeenVersions | None = None,
     ) -> None:
-        """``annotations``: names of pod annotations that plugins read."""
+        """``annotations``: names of pod annotations that plugins read. ``seen``: pods that the
+        first list need not decode."""
         self.resource = resource
         self.synced = False
         """Whether the sink received a list (an empty one if the resource is not served)."""
@@ -140,6 +143,7 @@ class Reflector:
         self.counts = ReflectorCounts()
         self._client = client
         self._sink = sink
+        self._seen = seen
         self.field_selector = field_selector
         """Selects the objects; empty selects all."""
         self._settings = settings or ReflectorSettings()
@@ -244,23 +248,27 @@ class Reflector:
         """Fetch all pages and deliver them."""
         self.counts.lists += 1
         relist_count = self.relist_count
-        parts = self._lists.fetch(self._served.path, self.selector)
+        # A later list also repairs what the state has in another form than the cluster.
+        seen = None if self.synced else self._seen
+        parts = self._lists.fetch(self._served.path, self.selector, seen)
         async with aclosing(parts):
-            async for found in parts:
+            async for part in parts:
                 listed = Listed(
                     self.resource,
-                    tuple(found.objects),
-                    frozenset(found.unreadable),
+                    tuple(part.found.objects),
+                    frozenset(part.found.unreadable),
                     relist_count,
                     api_version=self._served.api_version,
-                    begins=found.begins,
-                    ends=found.ends,
+                    begins=part.begins,
+                    ends=part.ends,
+                    versions=tuple(part.found.versions),
+                    unchanged=tuple(part.found.unchanged),
                 )
                 self._sink.put_changes((listed,))
                 self.responded.set()
-                if found.ends:
-                    self._on_listed(found.resource_version)
-                del found, listed  # the sink may drop the objects while it has no capacity
+                if part.ends:
+                    self._on_listed(part.resource_version)
+                del part, listed  # the sink may drop the objects while it has no capacity
                 await self._sink.wait_for_capacity()
 
     def _on_listed(self, resource_version: str) -> None:
@@ -412,10 +420,12 @@ class ClusterWatch:
         finished_pods: bool = False,
         annotations: Collection[str] = (),
         settings: ReflectorSettings | None = None,
+        seen: SeenVersions | None = None,
     ) -> None:
-        """``finished_pods``: whether to watch finished pods; ``annotations``: names of pod
-        annotations that plugins read."""
+        """``finished_pods``: whether to watch finished pods; ``annotations`` and ``seen`` as
+        :class:`Reflector`."""
         self.annotations = frozenset(annotations)
+        self._seen = seen
         self._settings = settings
         self._client = client
         self._sink = sink
@@ -434,6 +444,7 @@ class ClusterWatch:
             self._settings,
             field_selector=UNFINISHED_PODS if pods and not self.finished_pods else "",
             annotations=self.annotations if pods else (),
+            seen=self._seen if pods else None,
         )
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ from asched.state.pod_fold import PodFold
 from asched.state.preemption import EvictionsSnapshot, NominatedSnapshot
 from asched.state.queue_contents import QueueSnapshot, event_from_form, event_to_form
 from asched.state.records import PodObserved, ProfilesLoaded
+from asched.state.seen_versions import VersionsSection
 from asched.state.sessions import SessionsSnapshot
 from asched.state.stored_form import STEP, Steps, StoredForm, encode_in_steps, run
 from asched.state.templates import Templates, TemplatesSnapshot, record_copy, restore_copy
@@ -101,8 +102,8 @@ class CheckpointContent(StoredForm):
     state: msgspec.Raw
 
 
-def encode(state: ClusterState) -> Steps[list[bytes]]:
-    """The content of a checkpoint, for :func:`compress`.
+def encode(state: ClusterState, versions: VersionsSection | None = None) -> Steps[list[bytes]]:
+    """The content of a checkpoint, for :func:`compress`. Adds its pods to ``versions``.
 
     Captures the state at once, in some nanoseconds a pod. The steps encode the capture.
     """
@@ -135,7 +136,8 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
     )
     entries = state.pod_captures.begin(state.pods.values())
     nodes, queue = state.nodes.snapshot(), state.queue.snapshot()
-    return _encode(state.templates.snapshot(), entries, nodes, queue, without_pods)
+    pods = _PodNumbers(state.templates.snapshot(), versions)
+    return _encode(pods, entries, nodes, queue, without_pods)
 
 
 def _copies(entries: Iterable[PodEntry]) -> tuple[PodEntry, ...]:
@@ -143,16 +145,14 @@ def _copies(entries: Iterable[PodEntry]) -> tuple[PodEntry, ...]:
 
 
 def _encode(
-    templates: TemplatesSnapshot,
+    pods: _PodNumbers,
     entries: Capture[PodEntry],
     nodes: Steps[NodeTableSnapshot],
     queue: Steps[QueueSnapshot],
     without_pods: Callable[..., StateSnapshot[tuple[AnyObject, ...]]],
 ) -> Steps[list[bytes]]:
-    pods = _PodNumbers(templates)
     for begin in range(0, len(entries), STEP):
-        for entry in entries.part(begin, begin + STEP):
-            pods.add(entry.info.pod, entry.template)
+        pods.add_entries(entries.part(begin, begin + STEP))
         yield
     state = without_pods(pods=entries, nodes=(yield from nodes), queue=(yield from queue))
     encoder = msgspec.msgpack.Encoder(enc_hook=pods.encode_value)
@@ -161,28 +161,42 @@ def _encode(
     yield
     # The encoded state is not copied into the content: that would be one long step. Neither are
     # the lists of pods.
-    form = CheckpointContent(templates, cast(Any, pods.full), cast(Any, pods.copies), msgspec.Raw())
+    full, copies = cast(Any, pods.full), cast(Any, pods.copies)
+    form = CheckpointContent(pods.templates, full, copies, msgspec.Raw())
     content = yield from encode_in_steps(form, encoder.encode)
-    del form
+    del form, full, copies
     yield from pods.clear()
     return content + encoded_state
 
 
-def compress(content: Iterable[bytes]) -> bytes:
-    """The checkpoint. Releases the interpreter lock while it compresses."""
+def compress(content: Iterable[bytes], versions: Iterable[bytes] = ()) -> bytes:
+    """The checkpoint. Releases the interpreter lock while it compresses. ``versions``: the content
+    of a :class:`VersionsSection`, which follows the state as a stream of its own."""
+    return b"".join((_MAGIC, b"%d\n" % FORMAT, *_packed(content), *_packed(versions)))
+
+
+def _packed(content: Iterable[bytes]) -> list[bytes]:
+    """Nothing for no content."""
     compressor = zlib.compressobj(_COMPRESSION_LEVEL)
     # Joining the parts would hold the interpreter lock.
-    packed = [*map(compressor.compress, content), compressor.flush()]
-    return b"".join((_MAGIC, b"%d\n" % FORMAT, *packed))
+    packed = [*map(compressor.compress, content)]
+    return [*packed, compressor.flush()] if packed else []
 
 
 def checkpoint_of(state: ClusterState) -> bytes:
-    """The state as bytes for :func:`restore`."""
+    """The state as bytes for :func:`restore`. Equal states give equal bytes."""
     return compress(run(encode(state)))
 
 
+def checkpoint_with_versions(state: ClusterState) -> bytes:
+    """As :func:`checkpoint_of`, with the versions of pods, for the next start of a daemon."""
+    versions = VersionsSection(state.seen)
+    content = run(encode(state, versions))
+    return compress(content, versions.content())
+
+
 def same_content(blob: bytes, other: bytes) -> bool | None:
-    """Whether two checkpoints contain the same bytes, however they are compressed.
+    """Whether two checkpoints contain the same state, however it is compressed.
 
     None if they have different formats: equal states then differ.
     """
@@ -208,7 +222,7 @@ class KnownObjects:
     def __init__(self, blob: bytes) -> None:
         """Raises :class:`CheckpointError`."""
         with _damage():
-            content = _parts(CheckpointContent, _content(blob))
+            content = _parts(CheckpointContent, _content(blob).state)
             # Others find the shapes of these pods as long as they are in use.
             self._templates = Templates()
             self._templates.restore(
@@ -281,7 +295,8 @@ def restore(blob: bytes, load: PluginLoader, known: KnownObjects | None = None) 
     """
     fold = Fold(ClusterState(), load)
     with _damage():
-        parts = _parts(CheckpointContent, _content(blob))
+        content = _content(blob)
+        parts = _parts(CheckpointContent, content.state)
         templates = fold.state.templates
         templates.restore(msgspec.msgpack.decode(parts["templates"], type=TemplatesSnapshot))
         full = msgspec.msgpack.decode(parts["full_pods"], type=tuple[Pod, ...])
@@ -290,6 +305,8 @@ def restore(blob: bytes, load: PluginLoader, known: KnownObjects | None = None) 
         kind = StateSnapshot[msgspec.Raw]
         state = msgspec.msgpack.decode(parts["state"], type=kind, dec_hook=decode_value)
         _restore(fold, state, known)
+        if known is None:
+            fold.state.seen.restore(content.versions, [entry.info for entry in state.pods])
     return fold
 
 
@@ -300,11 +317,17 @@ def _damage() -> Iterator[None]:
         yield
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"it is damaged: {error}") from None
-    except (LookupError, ValueError) as error:
+    except (LookupError, ValueError, zlib.error) as error:
         raise CheckpointError(f"it contradicts itself ({error!r})") from error
 
 
-def _content(blob: bytes) -> bytes:
+class _Content(NamedTuple):
+    state: bytes
+    versions: bytes
+    """Compressed; empty if they are unknown."""
+
+
+def _content(blob: bytes) -> _Content:
     header = blob[: len(_MAGIC) + 20].partition(b"\n")[0]
     if not header.startswith(_MAGIC):
         raise CheckpointError("it is not a checkpoint of asched")
@@ -320,7 +343,7 @@ def _content(blob: bytes) -> bytes:
         raise CheckpointError(f"it has more than {SIZE_LIMIT_BYTES} bytes")
     if not decompressor.eof:
         raise CheckpointError("it is damaged: it is truncated")
-    return content
+    return _Content(content, decompressor.unused_data)
 
 
 def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjects | None) -> None:
@@ -386,11 +409,20 @@ def _restore_guards(guards: AttemptGuards, snapshot: StateSnapshot[msgspec.Raw])
 class _PodNumbers:
     """Numbers pods and collects their stored forms."""
 
-    def __init__(self, templates: TemplatesSnapshot) -> None:
+    def __init__(self, templates: TemplatesSnapshot, versions: VersionsSection | None) -> None:
+        self.templates = templates
+        self._versions = versions
         self.full: list[Pod] = []
         self.copies: list[PodObserved] = []
-        self._templates = {kept.number: kept.pod for kept in templates.templates}
+        self._common = {kept.number: kept.pod for kept in templates.templates}
         self._numbers: dict[int, int] = {}
+
+    def add_entries(self, entries: Sequence[PodEntry]) -> None:
+        """The next pods of the state."""
+        for entry in entries:
+            self.add(entry.info.pod, entry.template)
+        if self._versions is not None:
+            self._versions.add([entry.info for entry in entries])
 
     def add(self, pod: Pod, template: int) -> int:
         record = self._copy_of(pod, template) if template else None
@@ -430,7 +462,7 @@ class _PodNumbers:
 
     def _copy_of(self, pod: Pod, template: int) -> PodObserved | None:
         """The pod as a copy of its template; None if a record cannot hold all differences."""
-        common = self._templates[template]
+        common = self._common[template]
         record = record_copy(template, common, pod)
         return record if restore_copy(record, common) == pod else None
 

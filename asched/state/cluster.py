@@ -41,6 +41,7 @@ from asched.state.preemption import Evictions, Nominator
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
 from asched.state.reduced_rows import ReducedRows
+from asched.state.seen_versions import SeenVersions
 from asched.state.sessions import Sessions
 from asched.state.templates import Templates
 from asched.state.waiting_pods import WaitingPods, WaitingPodState
@@ -132,6 +133,7 @@ class ClusterState:
         """The pods that checkpoints still read."""
         self.pod_keys: dict[str, str] = {}
         """The key of each pod by its uid."""
+        self.seen = SeenVersions(self.pods)
         self.templates = Templates()
         self.object_store = ObjectStore()
         self._pod_index = PodIndex(self.nodes)

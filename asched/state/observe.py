@@ -1,12 +1,13 @@
 """Converts watch events to records, without changes that no decision depends on.
 
 These functions compare an object with the state and return the smallest record of what changed.
-They change nothing.
+They change nothing, except that :func:`observe_list` notes the versions of pods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import msgspec
@@ -99,7 +100,12 @@ class UnlistedObjects:
             self._uids = {item.key: (item.uid,) for item in _stored(state, resource)}
 
     def deleted(
-        self, objects: Sequence[AnyObject], unreadable: Collection[str], *, ends: bool
+        self,
+        objects: Sequence[AnyObject],
+        unreadable: Collection[str],
+        unchanged: Collection[str] = (),
+        *,
+        ends: bool,
     ) -> list[tuple[str, str]]:
         """Key and uid of the objects that a part of the list shows to be deleted: replaced ones,
         and at the end of the list those that no part has."""
@@ -111,6 +117,9 @@ class UnlistedObjects:
             found += [(item.key, uid) for uid in uids.pop(item.key, ()) if uid != item.uid]
         for key in unreadable:
             uids.pop(key, None)
+        for key in unchanged:
+            # The state's pod is the first one. A finished one of the same name is gone.
+            found += [(key, uid) for uid in uids.pop(key, ())[1:]]
         if ends:
             found += [(key, uid) for key, known in uids.items() for uid in known]
         return found
@@ -126,25 +135,29 @@ def observe_list(
     api_version: str = "",
     unlisted: UnlistedObjects | None = None,
     ends: bool = True,
+    versions: Sequence[int] = (),
+    unchanged: Collection[str] = (),
 ) -> Iterator[ListedChange]:
     """Records of a list or of a part of it: its version if that is new, deletions, additions and
     updates.
 
     An object with the name of another one and another uid replaced it, so the other one was
     deleted. ``unreadable`` are keys of objects that exist but could not be decoded. ``unlisted`` is
-    the same for all parts of a list. The last part ``ends`` it. The caller folds each record
-    before it takes the next one.
+    the same for all parts of a list. The last part ``ends`` it. ``versions`` are those of the
+    objects, and ``unchanged`` the keys of further listed pods, see
+    :class:`~asched.core.inputs.Listed`. The caller folds each record before it takes the next one.
     """
     kind = resource.type.__name__
     if api_version and state.object_store.api_versions.get(kind) != api_version:
         yield ApiVersionServed(kind, api_version)
     unlisted = unlisted or UnlistedObjects(state, resource)
-    for key, uid in unlisted.deleted(objects, unreadable, ends=ends):
+    for key, uid in unlisted.deleted(objects, unreadable, unchanged, ends=ends):
         yield ObjectDeleted(kind, key, uid)
-    for item in objects:
+    for item, version in zip(objects, versions or repeat(0), strict=False):
         change = observe_object(state, item, refuse)
         if change is not None:
             yield change
+        state.seen.note(item, version)
 
 
 def _stored(state: ClusterState, resource: WatchedResource) -> Iterator[Object]:

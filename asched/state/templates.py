@@ -77,6 +77,7 @@ class _CopiedPod(PodInfo):
         self._template = template
         self._label_set = template.labels if record.labels is None else None
         self.uid = record.uid
+        self.seen_version = 0
         self.key = record.key
         self.shape = template.shape
         self.priority = template.priority  # type: ignore[misc]  # read of all pods at once

@@ -27,6 +27,7 @@ from asched.state.checkpoint import compress, encode
 from asched.state.cluster import ClusterState
 from asched.state.plugins import missing_plugin
 from asched.state.records import AnyRecord
+from asched.state.seen_versions import VersionsSection
 from asched.state.stored_form import Steps, run
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -122,6 +123,7 @@ class _Due(NamedTuple):
     seq: int
     content: Steps[list[bytes]]
     """Of the state at that record; see :func:`encode`."""
+    versions: VersionsSection
 
 
 class Checkpoints:
@@ -173,7 +175,7 @@ class Checkpoints:
             await self._woken.wait()
             self._woken = anyio.Event()
             if self._due is not None:
-                await self._save(self._due.seq, await self._encode(self._due.content))
+                await self._save(self._due.seq, await self._encode(self._due))
                 self._due = None
 
     async def write_last(self) -> None:
@@ -181,7 +183,9 @@ class Checkpoints:
         if self._every and self._seq > self._last_seq:
             due = self._snapshot()
             if due is not None:
-                encoded = await self._runtime.run_in_thread(lambda: compress(run(due.content)))
+                encoded = await self._runtime.run_in_thread(
+                    lambda: compress(run(due.content), due.versions.content())
+                )
                 await self._save(due.seq, encoded)
 
     def _snapshot(self) -> _Due | None:
@@ -190,14 +194,16 @@ class Checkpoints:
         if reason:
             log.warning("checkpoint skipped", record=self._seq, reason=reason)
             return None
-        return _Due(self._seq, encode(self._cluster))
+        versions = VersionsSection(self._cluster.seen)
+        return _Due(self._seq, encode(self._cluster, versions), versions)
 
-    async def _encode(self, steps: Steps[list[bytes]]) -> bytes:
+    async def _encode(self, due: _Due) -> bytes:
         while True:
             try:
-                next(steps)
+                next(due.content)
             except StopIteration as end:
-                return await self._runtime.run_in_thread(partial(compress, end.value))
+                versions = due.versions.content()
+                return await self._runtime.run_in_thread(partial(compress, end.value, versions))
             await self._runtime.clock.sleep(_STEP_DELAY_S)
 
     async def _save(self, seq: int, blob: bytes) -> None:

@@ -16,7 +16,7 @@ from asched.daemon.effects.external_calls import ExtenderPool, ExtenderReplaceme
 from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError, SessionFiles
-from asched.daemon.startup import annotations_of, watched_resources
+from asched.daemon.startup import annotations_of, pod_reading, watched_resources
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError
 from asched.kube.errors import KubeConfigError
 from asched.kube.reflector import ClusterWatch
@@ -169,6 +169,8 @@ class Reconfigurer:
         self, new: Configuration, replacement: ExtenderReplacement | None, done: anyio.Event
     ) -> None:
         targets = self._targets
+        if pod_reading(new, targets.load) != targets.cluster.seen.reading:
+            targets.cluster.seen.end()
         if replacement is not None:
             targets.engine.effects.use_extenders(replacement.extenders)
             replacement.use()
