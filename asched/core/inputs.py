@@ -30,8 +30,8 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     """Whether it is the last part."""
     versions: tuple[int, ...] = ()
     """The version of each object, 0 if unknown; empty if none is known."""
-    unchanged: tuple[str, ...] = ()
-    """Keys of listed pods that the state contains as they are."""
+    unchanged: tuple[tuple[str, str], ...] = ()
+    """Key and uid of listed pods that the state contains as they are."""
 
 
 class Upserted(msgspec.Struct, frozen=True, gc=False):

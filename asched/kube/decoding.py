@@ -93,8 +93,8 @@ class DecodedObjects(NamedTuple):
     """Keys of objects that exist but cannot be decoded."""
     versions: list[int]
     """Of the objects, if they are pods; 0 for an unknown one."""
-    unchanged: list[str]
-    """Keys of pods that were not decoded, because the state contains that version."""
+    unchanged: list[tuple[str, str]]
+    """Key and uid of pods that were not decoded, because the state contains that version."""
 
     @classmethod
     def none(cls) -> DecodedObjects:
@@ -118,6 +118,8 @@ class DecoderCounts(msgspec.Struct):
     events: int = 0
     skipped: int = 0
     """Lines and objects that could not be decoded."""
+    unchanged: int = 0
+    """Listed pods that were not decoded."""
 
 
 _event_decoder = msgspec.json.Decoder(WatchEvent)
@@ -266,7 +268,8 @@ class ObjectDecoder:
             if self._versioned:
                 key, uid, version = identity_of(raw)
                 if seen is not None and seen.is_unchanged(key, uid, version, number):
-                    decoded.unchanged.append(key)
+                    decoded.unchanged.append((key, uid))
+                    self.counts.unchanged += 1
                     continue
             try:
                 decoded.objects.append(self._decode(raw))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
+import anyio
 import anyio.lowlevel
 import msgspec
 
@@ -53,6 +55,38 @@ class FetchedPart(NamedTuple):
     ends: bool
 
 
+class _PageRequest:
+    """Requests pages of a list. A page can be requested while the one before it is decoded."""
+
+    def __init__(self, client: ApiClient, path: str) -> None:
+        self._client = client
+        self._path = path
+        self._next: asyncio.Task[bytes] | None = None
+
+    def begin(self, params: dict[str, str]) -> None:
+        """Request the next page."""
+        request = self._client.request("GET", self._path, params=dict(params))
+        self._next = asyncio.get_running_loop().create_task(request)
+
+    async def page(self, params: dict[str, str]) -> bytes:
+        """The page that was requested last, or else that of ``params``. Raises as a request."""
+        if self._next is None:
+            self.begin(params)
+        assert self._next is not None
+        requested, self._next = self._next, None
+        try:
+            return await requested
+        finally:
+            requested.cancel()
+
+    async def end(self) -> None:
+        """Cancel a request in progress."""
+        if self._next is not None:
+            self._next.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([self._next])
+
+
 class PagedLists:
     """Lists of one resource. Remembers the size of pages from one list to the next."""
 
@@ -77,12 +111,22 @@ class PagedLists:
 
         Raises ApiError, NoResponseError and MalformedResponseError.
         """
+        request = _PageRequest(self._client, path)
+        try:
+            async for part in self._parts(request, selector, seen):
+                yield part
+        finally:
+            await request.end()
+
+    async def _parts(
+        self, request: _PageRequest, selector: dict[str, str], seen: SeenVersions | None
+    ) -> AsyncGenerator[FetchedPart, None]:
         params = self._first_page(selector)
         found = DecodedObjects.none()
         expired, begins = 0, True
         while True:
             try:
-                body = await self._client.request("GET", path, params=params)
+                body = await request.page(params)
             except ResponseTooLargeError:
                 if not self._pages.halve():
                     raise
@@ -102,12 +146,14 @@ class PagedLists:
                 continue
             page = self._decoder.page(body)
             self._pages.received(len(body), len(page.objects))
+            if page.continue_token:
+                params["continue"] = page.continue_token
+                if "limit" in params:
+                    params["limit"] = str(self._pages.limit)
+                request.begin(params)
             await self._decode(page, found, seen)
             if not page.continue_token:
                 break
-            params["continue"] = page.continue_token
-            if "limit" in params:
-                params["limit"] = str(self._pages.limit)
             if self._part_objects is not None and found.total >= self._part_objects:
                 yield FetchedPart(found, page.resource_version, begins, ends=False)
                 found, begins = DecodedObjects.none(), False

@@ -49,10 +49,11 @@ class ResponseParser:
         body_bytes, complete = self._body_bytes, len(self._responses)
         # llhttp continues with the next response and skips empty lines before it. If the last
         # expected response is complete before the last byte, something follows it.
-        self._parse(data[:-1])
+        view = memoryview(data)
+        self._parse(view[:-1])
         if len(self._responses) >= expected:
             raise MalformedHttpError("more data than was requested")
-        self._parse(data[-1:])
+        self._parse(view[-1:])
         if len(self._responses) == expected:
             responses, self._responses = self._responses, []
             return responses
@@ -60,7 +61,7 @@ class ResponseParser:
             self._add_overhead(len(data))
         return None
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes | memoryview) -> None:
         try:
             self._parser.feed_data(data)
         except HttpParserCallbackError as error:

@@ -375,11 +375,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjec
     _restore_guards(state.guards, snapshot)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)
-    # Reading a pod creates it: those of a template without a group are not looked at.
-    in_groups = state.templates.in_groups()
-    for entry in snapshot.pods:
-        if not entry.template or entry.template in in_groups:
-            pods.update_group(entry)
+    pods.update_groups()
     unfinished = {entry.info.uid: entry for entry in snapshot.unfinished_bindings}
     state.reserve_calls.unfinished.update(unfinished)
     state.reserve_calls.unsettled.update(snapshot.unsettled)

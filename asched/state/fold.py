@@ -134,8 +134,7 @@ class Fold:
             else:
                 self._pods.reservations.repeat(entry)
         self._pods.reservations.repeat_deleted()
-        for entry in state.pods.values():
-            self._pods.update_group(entry)
+        self._pods.update_groups()
         self._end_waits_for_removed()
 
     def _end_waits_for_removed(self) -> None:

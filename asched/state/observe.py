@@ -6,7 +6,7 @@ They change nothing, except that :func:`observe_list` notes the versions of pods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
@@ -91,37 +91,36 @@ class UnlistedObjects:
 
     def __init__(self, state: ClusterState, resource: WatchedResource) -> None:
         """At the beginning of the list."""
-        self._uids: dict[str, tuple[str, ...]]
+        uids: list[dict[str, str]]
         if resource is Resource.PODS:
-            self._uids = {key: (entry.info.uid,) for key, entry in state.pods.items()}
-            for key, info in state.sessions.finished.items():
-                self._uids[key] = (*self._uids.get(key, ()), info.uid)
+            finished = {key: info.uid for key, info in state.sessions.finished.items()}
+            uids = [{key: entry.info.uid for key, entry in state.pods.items()}, finished]
         else:
-            self._uids = {item.key: (item.uid,) for item in _stored(state, resource)}
+            uids = [{item.key: item.uid for item in _stored(state, resource)}]
+        self._uids = [by_key for by_key in uids if by_key]
+        """Of the objects, and of finished pods, which may have the key of another one."""
 
     def deleted(
         self,
         objects: Sequence[AnyObject],
         unreadable: Collection[str],
-        unchanged: Collection[str] = (),
+        unchanged: Iterable[tuple[str, str]] = (),
         *,
         ends: bool,
     ) -> list[tuple[str, str]]:
         """Key and uid of the objects that a part of the list shows to be deleted: replaced ones,
         and at the end of the list those that no part has."""
-        uids = self._uids
         found: list[tuple[str, str]] = []
-        if not uids:
-            return found
-        for item in objects:
-            found += [(item.key, uid) for uid in uids.pop(item.key, ()) if uid != item.uid]
-        for key in unreadable:
-            uids.pop(key, None)
-        for key in unchanged:
-            # The state's pod is the first one. A finished one of the same name is gone.
-            found += [(key, uid) for uid in uids.pop(key, ())[1:]]
+        listed = [*unchanged, *((item.key, item.uid) for item in objects)] if self._uids else []
+        for uids in self._uids:
+            for key, uid in listed:
+                known = uids.pop(key, uid)
+                if known != uid:
+                    found.append((key, known))
+            for key in unreadable:
+                uids.pop(key, None)
         if ends:
-            found += [(key, uid) for key, known in uids.items() for uid in known]
+            found += [item for uids in self._uids for item in uids.items()]
         return found
 
 
@@ -136,7 +135,7 @@ def observe_list(
     unlisted: UnlistedObjects | None = None,
     ends: bool = True,
     versions: Sequence[int] = (),
-    unchanged: Collection[str] = (),
+    unchanged: Iterable[tuple[str, str]] = (),
 ) -> Iterator[ListedChange]:
     """Records of a list or of a part of it: its version if that is new, deletions, additions and
     updates.
@@ -144,7 +143,7 @@ def observe_list(
     An object with the name of another one and another uid replaced it, so the other one was
     deleted. ``unreadable`` are keys of objects that exist but could not be decoded. ``unlisted`` is
     the same for all parts of a list. The last part ``ends`` it. ``versions`` are those of the
-    objects, and ``unchanged`` the keys of further listed pods, see
+    objects, and ``unchanged`` key and uid of further listed pods, see
     :class:`~asched.core.inputs.Listed`. The caller folds each record before it takes the next one.
     """
     kind = resource.type.__name__

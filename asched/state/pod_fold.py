@@ -384,6 +384,14 @@ class PodFold:
             status = member_status(self._state, entry)
             self._state.groups.set_status(group, entry.info.key, status)
 
+    def update_groups(self) -> None:
+        """As :meth:`update_group` for all pods. Reading a pod of a restored state creates it: those
+        of a template without a group are not read."""
+        in_groups = self._state.templates.in_groups()
+        for entry in self._state.pods.values():
+            if not entry.template or entry.template in in_groups:
+                self.update_group(entry)
+
     def _leave_queue(self, entry: PodEntry) -> None:
         """Remove the pod from the queue. A turn that it does not need is not charged."""
         state, info = self._state, entry.info
@@ -397,12 +405,10 @@ class PodFold:
 
     def is_ours(self, entry: PodEntry) -> bool:
         """Whether the pod is pending and one of our profiles schedules it."""
+        if entry.placement_state is not PlacementState.PENDING:
+            return False
         pod = entry.info.pod
-        return (
-            entry.placement_state is PlacementState.PENDING
-            and not pod.terminating
-            and pod.spec.scheduler_name in self._state.profiles
-        )
+        return not pod.terminating and pod.spec.scheduler_name in self._state.profiles
 
     def dequeue_if_not_ours(self, entry: PodEntry) -> None:
         """Drop a pod from the queue that is terminating, or has no profile any longer."""

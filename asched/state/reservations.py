@@ -26,6 +26,8 @@ class ReservationFold:
 
     def repeat(self, entry: PodEntry) -> None:
         """Repeat the calls about the pod to new instances of Reserve plugins."""
+        if entry.assignment is None and entry.reserved is None:
+            return
         profile, calls = profile_of(self._state, entry), self._state.reserve_calls
         if entry.assignment is not None:
             calls.reserved(profile, entry.info, entry.reserved or entry.assignment)

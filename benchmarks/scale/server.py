@@ -84,24 +84,24 @@ class ScaleServer:
         namespaces = (
             list(cluster.namespaces(self._next_pod)) if path.endswith("/namespaces") else []
         )
-        collections: dict[str, tuple[int, Callable[[int], str]]] = {
+        collections: dict[str, tuple[int, Callable[[int], bytes]]] = {
             "/api/v1/namespaces": (len(namespaces), lambda number: namespaces[number]),
             "/api/v1/nodes": (cluster.nodes, cluster.node),
             "/api/v1/pods": (self._next_pod, self._listed_pod),
         }
         total, item = collections.get(path, (0, cluster.node))
         end = min(total, begin + limit) if limit else total
-        items = ",".join(filter(None, map(item, range(begin, end))))
+        items = b",".join(filter(None, map(item, range(begin, end))))
         token = f'"continue":"{end}",' if end < total else ""
-        body = f'{{"metadata":{{{token}"resourceVersion":"{self._version}"}},"items":[{items}]}}'
-        return web.Response(body=body.encode(), headers=_HEADERS)
+        head = f'{{"metadata":{{{token}"resourceVersion":"{self._version}"}},"items":['
+        return web.Response(body=b"".join((head.encode(), items, b"]}")), headers=_HEADERS)
 
-    def _listed_pod(self, number: int) -> str:
+    def _listed_pod(self, number: int) -> bytes:
         if number < self._cluster.pods:
             return self._cluster.pod(number, self._cluster.node_of(number), 3)
         if number in self._bound or number in self._created_s:
             return self._cluster.pod(number, self._bound.get(number, ""), 3)
-        return ""  # deleted
+        return b""  # deleted
 
     async def _watch(self, request: web.BaseRequest, *, pods: bool) -> web.StreamResponse:
         response = web.StreamResponse(headers=_HEADERS)
@@ -168,7 +168,7 @@ class ScaleServer:
     def _publish(self, kind: str, number: int) -> None:
         self._version += 1
         pod = self._cluster.pod(number, self._bound.get(number, ""), self._version)
-        line = f'{{"type":"{kind}","object":{pod}}}\n'.encode()
+        line = b'{"type":"%s","object":%s}\n' % (kind.encode(), pod)
         self._history.append((self._version, line))
         for queue in self._watchers:
             queue.put_nowait(line)

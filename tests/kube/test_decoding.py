@@ -15,6 +15,7 @@ from asched.kube.decoding import (
     ObjectDecoder,
     WatchEvent,
     WatchEventType,
+    identity_of,
     parse_event,
     resource_version,
 )
@@ -210,3 +211,31 @@ def test_time_without_zone_skips_the_object() -> None:
     meta = {"name": "p", "creationTimestamp": "2026-01-01T00:00:00"}
     decoder = ObjectDecoder(Resource.PODS)
     assert decoder.change(event(WatchEventType.ADDED, {"metadata": meta})) is None
+
+
+NAMES = st.sampled_from(["p", "a.b-c", "", 'quo"te', "\u00fc", "x\\u0031"])
+FIELDS = {
+    "name": NAMES,
+    "generateName": NAMES,
+    "namespace": NAMES,
+    "uid": NAMES,
+    "resourceVersion": st.sampled_from(["1", "0", "007", "", "x", "9" * 18, "9" * 19, "\u0663"]),
+    "labels": st.just({"uid": "other", "resourceVersion": "4"}),
+}
+
+
+@given(st.data(), st.booleans(), st.booleans())
+def test_identity_is_that_of_whole_object(data: st.DataObject, kind: bool, ordered: bool) -> None:
+    names = data.draw(st.lists(st.sampled_from([*FIELDS]), unique=True))
+    if ordered:
+        names = [name for name in FIELDS if name in names]
+    metadata = {name: data.draw(FIELDS[name]) for name in names}
+    item = ({"kind": "Pod", "apiVersion": "v1"} if kind else {}) | {"metadata": metadata}
+    key, uid, version = identity_of(msgspec.json.encode(item))
+    namespace, name = metadata.get("namespace"), metadata.get("name", "")
+    assert key == (f"{namespace}/{name}" if namespace else name)
+    assert uid == metadata.get("uid", "")
+    number = metadata.get("resourceVersion", "")
+    readable = number.isascii() and number.isdecimal() and len(number) < 19
+    assert version == (int(number) if readable else 0)
+    assert resource_version(msgspec.json.encode(item)) == number
