@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -214,7 +216,7 @@ def test_time_without_zone_skips_the_object() -> None:
 
 
 NAMES = st.sampled_from(["p", "a.b-c", "", 'quo"te', "\u00fc", "x\\u0031"])
-FIELDS = {
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "name": NAMES,
     "generateName": NAMES,
     "namespace": NAMES,
@@ -229,8 +231,10 @@ def test_identity_is_that_of_whole_object(data: st.DataObject, kind: bool, order
     names = data.draw(st.lists(st.sampled_from([*FIELDS]), unique=True))
     if ordered:
         names = [name for name in FIELDS if name in names]
-    metadata = {name: data.draw(FIELDS[name]) for name in names}
-    item = ({"kind": "Pod", "apiVersion": "v1"} if kind else {}) | {"metadata": metadata}
+    metadata: dict[str, Any] = {name: data.draw(FIELDS[name]) for name in names}
+    item: dict[str, Any] = ({"kind": "Pod", "apiVersion": "v1"} if kind else {}) | {
+        "metadata": metadata
+    }
     key, uid, version = identity_of(msgspec.json.encode(item))
     namespace, name = metadata.get("namespace"), metadata.get("name", "")
     assert key == (f"{namespace}/{name}" if namespace else name)
