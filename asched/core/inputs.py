@@ -31,7 +31,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     versions: tuple[int, ...] = ()
     """The version of each object, 0 if unknown; empty if none is known."""
     unchanged: tuple[tuple[str, str], ...] = ()
-    """Key and uid of listed pods that the state contains as they are."""
+    """Key and uid of listed objects that the state contains as they are."""
 
 
 class Upserted(msgspec.Struct, frozen=True, gc=False):

@@ -92,9 +92,9 @@ class DecodedObjects(NamedTuple):
     unreadable: set[str]
     """Keys of objects that exist but cannot be decoded."""
     versions: list[int]
-    """Of the objects, if they are pods; 0 for an unknown one."""
+    """Of the objects, 0 for an unknown one; empty for some resources."""
     unchanged: list[tuple[str, str]]
-    """Key and uid of pods that were not decoded, because the state contains that version."""
+    """Key and uid of objects that were not decoded, because the state contains that version."""
 
     @classmethod
     def none(cls) -> DecodedObjects:
@@ -119,7 +119,7 @@ class DecoderCounts(msgspec.Struct):
     skipped: int = 0
     """Lines and objects that could not be decoded."""
     unchanged: int = 0
-    """Listed pods that were not decoded."""
+    """Listed objects that were not decoded."""
 
 
 _event_decoder = msgspec.json.Decoder(WatchEvent)
@@ -220,7 +220,8 @@ _MAX_DIGITS: Final = 18
 
 
 def _key_of(meta: _Meta) -> str:
-    return f"{meta.namespace}/{meta.name}" if meta.namespace else (meta.name or "")
+    name = meta.name or ""
+    return f"{meta.namespace}/{name}" if meta.namespace else name
 
 
 def _head(raw: bytes | msgspec.Raw) -> _Head:
@@ -236,7 +237,8 @@ class ObjectDecoder:
     def __init__(self, resource: WatchedResource, annotations: Collection[str] = ()) -> None:
         """``annotations``: names of pod annotations that plugins read."""
         self.resource = resource
-        self._versioned = resource is Resource.PODS
+        # The other resources are served in several versions, or read by structs of plugins.
+        self._versioned = isinstance(resource, Resource)
         self._declared: DeclaredAnnotations | None = None
         self.keep_annotations(annotations)
         self.counts = DecoderCounts()
@@ -261,13 +263,14 @@ class ObjectDecoder:
     def objects(
         self, raws: Iterable[msgspec.Raw], seen: SeenVersions | None = None, list_version: str = ""
     ) -> DecodedObjects:
-        """Decode the objects of a list of that version, without pods that were ``seen``."""
+        """Decode the objects of a list of that version, without those that were ``seen``."""
         decoded = DecodedObjects.none()
         number = int(list_version) if list_version.isdecimal() else 0
+        kind = self.resource.type
         for raw in raws:
             if self._versioned:
                 key, uid, version = identity_of(raw)
-                if seen is not None and seen.is_unchanged(key, uid, version, number):
+                if seen is not None and seen.is_unchanged(kind, key, uid, version, number):
                     decoded.unchanged.append((key, uid))
                     self.counts.unchanged += 1
                     continue

@@ -106,8 +106,8 @@ class PagedLists:
     async def fetch(
         self, path: str, selector: dict[str, str], seen: SeenVersions | None = None
     ) -> AsyncGenerator[FetchedPart, None]:
-        """All objects of the collection at ``path`` that the selector matches, part by part. Pods
-        that were ``seen`` in their present version are not decoded.
+        """All objects of the collection at ``path`` that the selector matches, part by part.
+        Those that were ``seen`` in their present version are not decoded.
 
         Raises ApiError, NoResponseError and MalformedResponseError.
         """

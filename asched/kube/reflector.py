@@ -134,8 +134,8 @@ class Reflector:
         annotations: Collection[str] = (),
         seen: SeenVersions | None = None,
     ) -> None:
-        """``annotations``: names of pod annotations that plugins read. ``seen``: pods that the
-        first list need not decode."""
+        """``annotations``: names of pod annotations that plugins read. ``seen``: objects that
+        the first list need not decode."""
         self.resource = resource
         self.synced = False
         """Whether the sink received a list (an empty one if the resource is not served)."""
@@ -444,7 +444,7 @@ class ClusterWatch:
             self._settings,
             field_selector=UNFINISHED_PODS if pods and not self.finished_pods else "",
             annotations=self.annotations if pods else (),
-            seen=self._seen if pods else None,
+            seen=self._seen,
         )
 
     async def run(self) -> None:

@@ -54,6 +54,7 @@ SIZE_LIMIT_BYTES: Final = 4 * 1024**3
 
 _MAGIC: Final = b"asched-checkpoint "
 _COMPRESSION_LEVEL: Final = 1
+_VERSIONS_STEP: Final = 10 * STEP
 
 
 class CheckpointError(Exception):
@@ -103,11 +104,12 @@ class CheckpointContent(StoredForm):
 
 
 def encode(state: ClusterState, versions: VersionsSection | None = None) -> Steps[list[bytes]]:
-    """The content of a checkpoint, for :func:`compress`. Adds its pods to ``versions``.
+    """The content of a checkpoint, for :func:`compress`. Adds its objects to ``versions``.
 
     Captures the state at once, in some nanoseconds a pod. The steps encode the capture.
     """
     profiles = tuple(profile.spec for profile in state.profiles.values())
+    objects = state.object_store.snapshot()
     without_pods = partial(
         StateSnapshot,
         now_ns=state.now_ns,
@@ -115,7 +117,7 @@ def encode(state: ClusterState, versions: VersionsSection | None = None) -> Step
         profiles=ProfilesLoaded(
             profiles, state.queue.settings, state.extenders, state.plugin_context.feature_gates
         ),
-        objects=state.object_store.snapshot(),
+        objects=objects,
         api_versions=tuple(state.object_store.api_versions.items()),
         unfinished_bindings=_copies(state.reserve_calls.unfinished.values()),
         unsettled=tuple(state.reserve_calls.unsettled.items()),
@@ -136,8 +138,26 @@ def encode(state: ClusterState, versions: VersionsSection | None = None) -> Step
     )
     entries = state.pod_captures.begin(state.pods.values())
     nodes, queue = state.nodes.snapshot(), state.queue.snapshot()
-    pods = _PodNumbers(state.templates.snapshot(), versions)
-    return _encode(pods, entries, nodes, queue, without_pods)
+    pods = _PodNumbers(state.templates.snapshot())
+    steps = _encode(pods, entries, nodes, queue, without_pods)
+    return steps if versions is None else _with_versions(steps, versions, entries, objects)
+
+
+def _with_versions(
+    steps: Steps[list[bytes]],
+    versions: VersionsSection,
+    entries: Capture[PodEntry],
+    objects: Sequence[AnyObject],
+) -> Steps[list[bytes]]:
+    for begin in range(0, len(entries), _VERSIONS_STEP):
+        part = entries.part(begin, begin + _VERSIONS_STEP)
+        versions.add([entry.info for entry in part])
+        yield
+    for begin in range(0, len(objects), _VERSIONS_STEP):
+        versions.add_objects(objects[begin : begin + _VERSIONS_STEP])
+        yield
+    del entries, objects
+    return (yield from steps)
 
 
 def _copies(entries: Iterable[PodEntry]) -> tuple[PodEntry, ...]:
@@ -152,7 +172,8 @@ def _encode(
     without_pods: Callable[..., StateSnapshot[tuple[AnyObject, ...]]],
 ) -> Steps[list[bytes]]:
     for begin in range(0, len(entries), STEP):
-        pods.add_entries(entries.part(begin, begin + STEP))
+        for entry in entries.part(begin, begin + STEP):
+            pods.add(entry.info.pod, entry.template)
         yield
     state = without_pods(pods=entries, nodes=(yield from nodes), queue=(yield from queue))
     encoder = msgspec.msgpack.Encoder(enc_hook=pods.encode_value)
@@ -405,20 +426,12 @@ def _restore_guards(guards: AttemptGuards, snapshot: StateSnapshot[msgspec.Raw])
 class _PodNumbers:
     """Numbers pods and collects their stored forms."""
 
-    def __init__(self, templates: TemplatesSnapshot, versions: VersionsSection | None) -> None:
+    def __init__(self, templates: TemplatesSnapshot) -> None:
         self.templates = templates
-        self._versions = versions
         self.full: list[Pod] = []
         self.copies: list[PodObserved] = []
         self._common = {kept.number: kept.pod for kept in templates.templates}
         self._numbers: dict[int, int] = {}
-
-    def add_entries(self, entries: Sequence[PodEntry]) -> None:
-        """The next pods of the state."""
-        for entry in entries:
-            self.add(entry.info.pod, entry.template)
-        if self._versions is not None:
-            self._versions.add([entry.info for entry in entries])
 
     def add(self, pod: Pod, template: int) -> int:
         record = self._copy_of(pod, template) if template else None

@@ -133,9 +133,9 @@ class ClusterState:
         """The pods that checkpoints still read."""
         self.pod_keys: dict[str, str] = {}
         """The key of each pod by its uid."""
-        self.seen = SeenVersions(self.pods)
         self.templates = Templates()
         self.object_store = ObjectStore()
+        self.seen = SeenVersions(self.pods, self.object_store)
         self._pod_index = PodIndex(self.nodes)
         self.groups = PodGroups()
         self.queue = SchedulingQueue(self.groups)

@@ -30,6 +30,9 @@ class ObjectStore:
         self.by_kind: dict[type[Object], dict[str, Object]] = {}
         self.api_versions: dict[str, str] = {}
         """The served version of each kind that several versions have."""
+        self.seen: dict[type[Object], dict[str, tuple[Object, int]]] = {}
+        """Objects with the version that they were read from. Not state: see
+        :mod:`asched.state.seen_versions`."""
         self._versions: Counter[type[Object]] = Counter()
         self._custom: dict[type[CustomResource], dict[str, CustomResource]] = {}
         self._custom_versions: Counter[str] = Counter()
@@ -94,6 +97,7 @@ class ObjectStore:
         item = self.by_kind.get(kind, {}).pop(key, None)
         if item is None:
             return None
+        self.seen.get(kind, {}).pop(key, None)
         self._versions[kind] += 1
         self._log(kind).append(key)
         if isinstance(item, CustomObject):

@@ -1,7 +1,7 @@
 """Converts watch events to records, without changes that no decision depends on.
 
 These functions compare an object with the state and return the smallest record of what changed.
-They change nothing, except that :func:`observe_list` notes the versions of pods.
+They change nothing, except that :func:`observe_list` notes the versions of objects.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def observe_list(
     An object with the name of another one and another uid replaced it, so the other one was
     deleted. ``unreadable`` are keys of objects that exist but could not be decoded. ``unlisted`` is
     the same for all parts of a list. The last part ``ends`` it. ``versions`` are those of the
-    objects, and ``unchanged`` key and uid of further listed pods, see
+    objects, and ``unchanged`` key and uid of further listed objects, see
     :class:`~asched.core.inputs.Listed`. The caller folds each record before it takes the next one.
     """
     kind = resource.type.__name__

@@ -1,4 +1,4 @@
-"""A restart decodes only the pods that changed, and sees every change."""
+"""A restart decodes only the objects that changed, and sees every change."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.journal import open_journal
 from asched.journal.checkpoints import write_checkpoints
+from asched.model.node import Node
+from asched.model.pod import Pod
 from asched.model.resources import Resource
 from asched.state.checkpoint import checkpoint_with_versions, compress, encode, restore
 from asched.state.records import ObjectObserved, PodUpdated
@@ -32,7 +34,7 @@ from tests.daemon.test_third_party_plugins import enabled
 from tests.daemon.world import OWN, TIMEOUT_S, Object, World, registry_with, world
 from tests.journal import forging
 from tests.kube.harness import json_bytes
-from tests.state.objects import a_pod, labelled
+from tests.state.objects import a_node, a_pod, labelled
 from tests.state.profiles import DEFAULT, a_fold
 
 REGISTRY = registry_with()
@@ -51,9 +53,10 @@ class ReadsColor(FilterPlugin):
         return SUCCESS
 
 
-def unchanged(daemon: Daemon) -> int:
-    """The listed pods that the daemon did not decode."""
-    return sum(reflector.decoder.counts.unchanged for reflector in daemon.watch.reflectors)
+def unchanged(daemon: Daemon, resource: Resource = Resource.PODS) -> int:
+    """The listed objects that the daemon did not decode."""
+    (found,) = [r for r in daemon.watch.reflectors if r.resource is resource]
+    return found.decoder.counts.unchanged
 
 
 async def check_cluster(w: World, daemon: Daemon) -> None:
@@ -121,6 +124,25 @@ async def test_restart_sees_changes_made_while_it_was_down(tmp_path: Path, seed:
         changed = {number for number in range(PODS) if change(w, random, number)}
         assert await run_once(w) == PODS - len(changed)
         await run_once(w)
+
+
+async def test_restart_sees_changed_nodes(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=4) as w:
+        w.add_pod("p")
+        await run_once(w)
+        w.cluster.patch("nodes", "n0", {"metadata": {"labels": {"zone": "a"}}})
+        w.cluster.delete("nodes", "n1")
+        w.cluster.delete("nodes", "n2")
+        w.add_node("n2")
+        async with w.daemon() as daemon:
+            await check_cluster(w, daemon)
+            assert unchanged(daemon, Resource.NODES) == 1
+            assert unchanged(daemon, Resource.NAMESPACES) > 0
+            known = daemon.cluster.objects(Node)
+            assert known["n0"].labels["zone"] == "a"
+            listed = {n["metadata"]["name"]: n["metadata"]["uid"] for n in w.cluster.list("nodes")}
+            assert {name: node.uid for name, node in known.items()} == listed
+            assert {*daemon.cluster.nodes.names} >= {*listed}
 
 
 async def test_restart_after_crash_decodes_what_is_newer(tmp_path: Path) -> None:
@@ -210,17 +232,17 @@ def seen_pod(version: int = 5) -> tuple[SeenVersions, ObjectObserved]:
 
 def test_pod_is_unchanged_only_with_same_uid_and_version() -> None:
     seen, _ = seen_pod()
-    assert seen.is_unchanged("default/p", "pod-p", 5, 9)
-    assert not seen.is_unchanged("default/p", "pod-p", 6, 9)
-    assert not seen.is_unchanged("default/p", "other", 5, 9)
-    assert not seen.is_unchanged("default/q", "pod-p", 5, 9)
+    assert seen.is_unchanged(Pod, "default/p", "pod-p", 5, 9)
+    assert not seen.is_unchanged(Pod, "default/p", "pod-p", 6, 9)
+    assert not seen.is_unchanged(Pod, "default/p", "other", 5, 9)
+    assert not seen.is_unchanged(Pod, "default/q", "pod-p", 5, 9)
     seen.end()
-    assert not seen.is_unchanged("default/p", "pod-p", 5, 9)
+    assert not seen.is_unchanged(Pod, "default/p", "pod-p", 5, 9)
 
 
 def test_unknown_version_is_never_unchanged() -> None:
     seen, _ = seen_pod(version=0)
-    assert not seen.is_unchanged("default/p", "pod-p", 0, 9)
+    assert not seen.is_unchanged(Pod, "default/p", "pod-p", 0, 9)
 
 
 def test_record_about_pod_forgets_version() -> None:
@@ -231,11 +253,29 @@ def test_record_about_pod_forgets_version() -> None:
     seen.begin("reading")
     seen.note(pod, 5)
     fold.apply(PodUpdated("default/p", "pod-p", labels={"app": "x"}, phase="Pending"))
-    assert not seen.is_unchanged("default/p", "pod-p", 5, 9)
+    assert not seen.is_unchanged(Pod, "default/p", "pod-p", 5, 9)
     seen.note(labelled(pod, app="x"), 6)
-    assert seen.is_unchanged("default/p", "pod-p", 6, 9)
+    assert seen.is_unchanged(Pod, "default/p", "pod-p", 6, 9)
     seen.begin("another reading")
-    assert not seen.is_unchanged("default/p", "pod-p", 6, 9)
+    assert not seen.is_unchanged(Pod, "default/p", "pod-p", 6, 9)
+
+
+def test_object_that_changes_during_checkpoint_has_no_version_there() -> None:
+    fold = a_fold(*DEFAULT)
+    seen = fold.state.seen
+    seen.begin("reading")
+    for version, zone in ((5, "a"), (6, "b")):
+        node = a_node("n", labels={"zone": zone})
+        fold.apply(ObjectObserved(node))
+        seen.note(node, version)
+        if version == 5:
+            section = VersionsSection(seen)
+            steps = encode(fold.state, section)
+    content = run(steps)
+    assert seen.is_unchanged(Node, "n", "node-n", 6, 9)
+    stored = restore(compress(content, section.content()), REGISTRY.load).state
+    assert stored.objects(Node)["n"].labels["zone"] == "a"
+    assert not stored.seen.is_unchanged(Node, "n", "node-n", 6, 9)
 
 
 def test_list_of_restored_cluster_is_decoded() -> None:
@@ -246,8 +286,8 @@ def test_list_of_restored_cluster_is_decoded() -> None:
         fold.state.seen.note(a_pod(f"p{number}"), version)
     seen = restore(checkpoint_with_versions(fold.state), REGISTRY.load).state.seen
     assert seen.reading == "reading"
-    assert seen.is_unchanged("default/p1", "pod-p1", 5, 80)
-    assert not seen.is_unchanged("default/p1", "pod-p1", 5, 79)
+    assert seen.is_unchanged(Pod, "default/p1", "pod-p1", 5, 80)
+    assert not seen.is_unchanged(Pod, "default/p1", "pod-p1", 5, 79)
 
 
 def test_reading_that_ends_during_checkpoint_stores_no_versions() -> None:

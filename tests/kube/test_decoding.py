@@ -232,9 +232,8 @@ def test_identity_is_that_of_whole_object(data: st.DataObject, kind: bool, order
     if ordered:
         names = [name for name in FIELDS if name in names]
     metadata: dict[str, Any] = {name: data.draw(FIELDS[name]) for name in names}
-    item: dict[str, Any] = ({"kind": "Pod", "apiVersion": "v1"} if kind else {}) | {
-        "metadata": metadata
-    }
+    item: dict[str, Any] = {"kind": "Pod", "apiVersion": "v1"} if kind else {}
+    item["metadata"] = metadata
     key, uid, version = identity_of(msgspec.json.encode(item))
     namespace, name = metadata.get("namespace"), metadata.get("name", "")
     assert key == (f"{namespace}/{name}" if namespace else name)
