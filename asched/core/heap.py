@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Final
 
 _DAEMON_THRESHOLDS: Final = (20_000, 20, 50)
+_START_THRESHOLDS: Final = (20_000, 20, 1_000_000)
+"""Without collections of the oldest objects: caches only grow, and freezing ends the start."""
 _COMMAND_THRESHOLDS: Final = (500_000, 50, 100)
 """More objects than all imports create."""
 
@@ -20,13 +22,17 @@ _COMMAND_THRESHOLDS: Final = (500_000, 50, 100)
 def tune_gc() -> None:
     """Make collections rare, and exclude what imports created. For the start of a daemon."""
     gc.freeze()
-    gc.set_threshold(*_DAEMON_THRESHOLDS)
+    gc.set_threshold(*_START_THRESHOLDS)
 
 
 def freeze_gc() -> None:
-    """Exclude all present objects from later collections. For a daemon with filled caches."""
-    gc.collect()
+    """Exclude all present objects from later collections. For a daemon with filled caches.
+
+    Only young objects are collected before: a million pods would stop the event loop for a second.
+    """
+    gc.collect(1)
     gc.freeze()
+    gc.set_threshold(*_DAEMON_THRESHOLDS)
 
 
 @contextmanager
