@@ -82,6 +82,11 @@ class TermTable:
         return len(self._terms)
 
     @property
+    def distinctions(self) -> tuple[int, int]:
+        """Changes when terms distinguish more labels, or others."""
+        return self.generation, self._conditions.distinctions
+
+    @property
     def topology_keys(self) -> Collection[str]:
         """Those of all terms; may include some of terms that were removed."""
         return self._keys.keys()
@@ -155,14 +160,18 @@ class TermTable:
 
     def distinguished(self, labels: LabelSet) -> tuple[tuple[str, str], ...]:
         """The labels on which the selecting terms depend. Pods of one namespace with equal results
-        are selected by the same terms. A new term can change the result."""
+        are selected by the same terms. The result is the same until :attr:`distinctions`
+        changes."""
         return tuple(sorted(self._conditions.distinguished(labels.labels)))
 
-    def selecting(self, labels: LabelSet, namespace_labels: Mapping[str, str]) -> BoolColumn:
-        """By slot, whether the term selects a pod with these labels in a namespace with those."""
-        found = self._conditions.fulfilled(labels.labels)
+    def selecting(
+        self, labels: LabelSet, namespace_labels: Mapping[str, str], since: int = 0
+    ) -> BoolColumn:
+        """By slot from ``since`` on, whether the term selects a pod with these labels in a
+        namespace with those."""
+        found = self._conditions.fulfilled(labels.labels, since)
         if found.any():
-            found &= self._scope(labels.namespace, namespace_labels)
+            found &= self._scope(labels.namespace, namespace_labels)[since:]
         return found
 
     def _scope(self, namespace: str, labels: Mapping[str, str]) -> BoolColumn:

@@ -24,6 +24,7 @@ from asched.model.pod import (
     WeightedPodAffinityTerm,
 )
 from asched.model.selectors import LabelSelector, LabelSelectorRequirement
+from asched.plugins.inter_pod_affinity.existing import ExistingTerms
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state import records as r
 from asched.state.fold import Fold
@@ -177,10 +178,20 @@ def test_topology_keys_that_no_node_has_are_not_summed_up(monkeypatch: pytest.Mo
     assert {*summed} == {_HOST}
 
 
-def _bound(fold: Fold, name: str, kind: str, key: str, node: str) -> None:
-    """A pod with one term that selects the pods of app 0 to 3."""
-    values = tuple(f"app-{number}" for number in range(4))
-    requirement = LabelSelectorRequirement(key="app", operator="In", values=values)
+_APPS_0_TO_3 = LabelSelectorRequirement(
+    key="app", operator="In", values=tuple(f"app-{number}" for number in range(4))
+)
+
+
+def _bound(
+    fold: Fold,
+    name: str,
+    kind: str,
+    key: str,
+    node: str,
+    requirement: LabelSelectorRequirement = _APPS_0_TO_3,
+) -> None:
+    """A pod with one term."""
     term = PodAffinityTerm(
         label_selector=LabelSelector(match_expressions=(requirement,)), topology_key=key
     )
@@ -189,6 +200,12 @@ def _bound(fold: Fold, name: str, kind: str, key: str, node: str) -> None:
     pod = _with(name, rule)
     spec = msgspec.structs.replace(pod.spec, node_name=node)
     _observe(fold, msgspec.structs.replace(pod, spec=spec))
+
+
+def _some_apps(random: Random) -> LabelSelectorRequirement:
+    operator = random.choice(("In", "In", "NotIn"))
+    values = tuple(f"app-{number}" for number in random.sample(range(6), random.randrange(1, 6)))
+    return LabelSelectorRequirement(key="app", operator=operator, values=values)
 
 
 def _decide_among_terms(seed: int) -> tuple[list[r.AnyRecord], int]:
@@ -210,8 +227,12 @@ def _decide_among_terms(seed: int) -> tuple[list[r.AnyRecord], int]:
         patch.setattr(InterPodAffinity, "pre_score", pre_score)
         for number in range(60):
             if random.random() < 0.1:
-                node = f"n{random.randrange(12)}"
-                _bound(fold, f"b{number}", random.choice(kinds), random.choice(keys), node)
+                node, kind, key = (
+                    f"n{random.randrange(12)}",
+                    random.choice(kinds),
+                    random.choice(keys),
+                )
+                _bound(fold, f"b{number}", kind, key, node, _some_apps(random))
             app = f"app-{random.randrange(6)}"
             _observe(fold, a_pod(f"p{number}", {"cpu": "100m"}, labels={"app": app}))
             for decision in decider.next():
@@ -227,6 +248,37 @@ def test_kept_scores_lead_to_the_same_decisions(seed: int, monkeypatch: pytest.M
     expected, usual_calls = _decide_among_terms(seed)
     assert made == expected
     assert calls < usual_calls or not usual_calls
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_of_a_label_set_alone_lead_to_the_same_decisions(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = _decide_among_terms(seed)
+    monkeypatch.setattr(
+        TermTable, "distinguished", lambda _, labels: tuple(sorted(labels.labels.items()))
+    )
+    expected, _ = _decide_among_terms(seed)
+    assert made == expected
+
+
+def test_pods_that_the_same_terms_select_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = [0]
+    original = ExistingTerms.update
+
+    def update(*args: Any) -> None:
+        updates[0] += 1
+        original(*args)
+
+    monkeypatch.setattr(ExistingTerms, "update", update)
+    fold = _cluster()
+    for number in range(5):
+        unnamed = LabelSelectorRequirement(key="app", operator="NotIn", values=(f"x{number}",))
+        _bound(fold, f"b{number}", "required", _HOST, f"n{number}", unnamed)
+        for job in range(20):
+            _observe(fold, a_pod(f"p{number}-{job}", {"cpu": "1m"}, labels={"app": f"job-{job}"}))
+        assert len(_decide(fold)) == 20
+    assert updates[0] == 5
 
 
 @pytest.mark.parametrize(("terms", "expected"), [(8, QueueingHint.SKIP), (9, QueueingHint.QUEUE)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,63 @@ def test_table_finds_what_a_search_finds(
     for key, column in expected.items():
         assert found.get(key, np.zeros(_ROWS, np.int64)).tolist() == column.tolist()
     assert len(table) == len({term for (term, _), number in pods.items() if number})
+
+
+@given(st.lists(_terms, max_size=12), st.lists(LABELS, min_size=2, max_size=6), LABELS, st.data())
+def test_equally_distinguished_pods_are_selected_by_the_same_terms(
+    terms: list[WeightedTerm],
+    label_sets: list[dict[str, str]],
+    namespace_labels: dict[str, str],
+    data: st.DataObject,
+) -> None:
+    table, pods = TermTable(), [_label_set("x", labels) for labels in label_sets]
+    known: dict[int, tuple[tuple[str, str], ...]] = {}
+    selected = [np.zeros(0, np.bool_) for _ in pods]
+    distinctions: object = None
+    for term in terms:
+        table.move(term, 0, 1)
+        if table.distinctions != distinctions:
+            distinctions = table.distinctions
+            known.clear()
+        # Those of the other pods are looked up later.
+        for index in data.draw(st.sets(st.integers(0, len(pods) - 1))):
+            known.setdefault(index, table.distinguished(pods[index]))
+            more = table.selecting(pods[index], namespace_labels, len(selected[index]))
+            selected[index] = np.concatenate([selected[index], more])
+        for index, distinguished in known.items():
+            assert distinguished == table.distinguished(pods[index])
+    by_labels: dict[object, list[bool]] = {}
+    for pod, found in zip(pods, selected, strict=True):
+        whole = table.selecting(pod, namespace_labels).tolist()
+        assert whole[: len(found)] == found.tolist()
+        assert by_labels.setdefault(table.distinguished(pod), whole) == whole
+
+
+@pytest.mark.parametrize(
+    ("operator", "values"),
+    [
+        ("In", ("a1",)),
+        ("NotIn", ("a1", "a2")),
+        ("Exists", ()),
+        ("DoesNotExist", ()),
+        ("Gt", ("1",)),
+        ("Lt", ("1",)),
+    ],
+)
+@pytest.mark.parametrize("key", ["app", "tier", "other"])
+def test_new_condition_changes_what_is_distinguished(
+    operator: str, values: tuple[str, ...], key: str
+) -> None:
+    table, pod = TermTable(), _label_set("x", {"app": "a1", "tier": "a1"})
+    table.move(_term(0), 0, 1)
+    before, distinctions = table.distinguished(pod), table.distinctions
+    requirement = LabelSelectorRequirement(key=key, operator=operator, values=values)
+    selector = Selector(LabelSelector(match_expressions=(requirement,)))
+    table.move(
+        WeightedTerm(AffinityTerm(selector, frozenset("x"), Selector(None), "zone"), 1), 0, 1
+    )
+    assert (table.distinguished(pod) == before) or table.distinctions != distinctions
+    assert (table.distinguished(pod) != before) == (key == "tier" or bool(key == "app" and values))
 
 
 def _term(number: int) -> WeightedTerm:

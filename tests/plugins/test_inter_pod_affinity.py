@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import event, given
+from msgspec.structs import replace
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
@@ -178,8 +179,26 @@ def test_filter_matches_reference(world: World) -> None:
         _check_filter(stage, plugin, world)
 
 
+def like(pod: PodInfo) -> list[PodInfo]:
+    """The pod, and pods with other labels that the same terms may select."""
+    others: list[dict[str, str]] = [{"app": "z"}, {"app": "w"}, {"app": "x"}, {"size": "1"}]
+    metadata = pod.pod.metadata
+    return [
+        pod,
+        *(
+            PodInfo(replace(pod.pod, metadata=replace(metadata, labels=labels)))
+            for labels in others
+        ),
+    ]
+
+
 def _check_filter(stage: Stage, plugin: InterPodAffinity, world: World) -> None:
-    table, pod = stage.cluster.nodes, world.pod
+    for pod in like(world.pod):
+        _check_filter_of(pod, stage, plugin, world)
+
+
+def _check_filter_of(pod: PodInfo, stage: Stage, plugin: InterPodAffinity, world: World) -> None:
+    table = stage.cluster.nodes
     reference = Reference(stage, pod.pod)
     state = CycleState()
     result = plugin.pre_filter(state, pod, table)
@@ -192,15 +211,15 @@ def _check_filter(stage: Stage, plugin: InterPodAffinity, world: World) -> None:
     assert refusals(plugin, state, pod, table) == expected
     chosen = rows_of(table, world.choice)
     assert refusals(plugin, state, pod, chosen) == {n: expected[n] for n in world.choice}
-    _check_suppositions(stage, plugin, state, world)
+    _check_suppositions(pod, stage, plugin, state, world)
     assert refusals(plugin, state, pod, table) == expected, "a clone must not change the original"
 
 
 def _check_suppositions(
-    stage: Stage, plugin: InterPodAffinity, state: CycleState, world: World
+    pod: PodInfo, stage: Stage, plugin: InterPodAffinity, state: CycleState, world: World
 ) -> None:
     """Pods removed from and added to one node, as for preemption and nominated pods."""
-    pod, node = world.pod, stage.nodes[world.changed_node]
+    node = stage.nodes[world.changed_node]
     rows = rows_of(stage.cluster.nodes, [node.name])
     clone = state.clone()
     changes: list[Placed] = []
@@ -228,20 +247,21 @@ def test_score_matches_reference(arguments: dict[str, Any], hard_weight: int) ->
 
 
 def _check_score(stage: Stage, plugin: InterPodAffinity, world: World, hard_weight: int) -> None:
-    points = Reference(stage, world.pod.pod).worth(hard_weight)
-    for names in (list(stage.nodes), world.choice):
-        got = scores(plugin, world.pod, rows_of(stage.cluster.nodes, names))
-        if points is None:
-            assert got is None
-            continue
-        raw = [sum(points[pair] for pair in stage.nodes[name].labels.items()) for name in names]
-        assert got is not None
-        assert got.raw == raw
-        span = max(raw) - min(raw) if raw else 0
-        assert got.normalized == [
-            int(100 * ((score - min(raw)) / span)) if span else 0 for score in raw
-        ]
-        assert all(0 <= score <= 100 for score in got.normalized)
+    for pod in like(world.pod):
+        points = Reference(stage, pod.pod).worth(hard_weight)
+        for names in (list(stage.nodes), world.choice):
+            got = scores(plugin, pod, rows_of(stage.cluster.nodes, names))
+            if points is None:
+                assert got is None
+                continue
+            raw = [sum(points[pair] for pair in stage.nodes[name].labels.items()) for name in names]
+            assert got is not None
+            assert got.raw == raw
+            span = max(raw) - min(raw) if raw else 0
+            assert got.normalized == [
+                int(100 * ((score - min(raw)) / span)) if span else 0 for score in raw
+            ]
+            assert all(0 <= score <= 100 for score in got.normalized)
 
 
 # -- cases by hand --------------------------------------------------------------------------------

@@ -75,11 +75,8 @@ class ExistingTerms:
         if known is None:
             known = table.selecting(self._labels, self._namespace_labels)
         elif len(known) < table.size:
-            more = [
-                table.term(slot).term.matches(self._labels, self._namespace_labels)
-                for slot in range(len(known), table.size)
-            ]
-            known = np.concatenate([known, np.array(more, np.bool_)])
+            more = table.selecting(self._labels, self._namespace_labels, len(known))
+            known = np.concatenate([known, more])
         self._selected = known
         return known
 
@@ -98,10 +95,15 @@ class ExistingTerms:
         if self._nodes_version != nodes.version:
             for by_row in self._by_row.values():
                 by_row.resize(nodes.size)
+        changes: dict[tuple[str, int], int] = {}
         for slot, row, difference in moves:
             if selected.item(slot):
                 term, weight = table.term(slot)
-                self._move(term.topology_key, row, difference * weight, nodes)
+                place = (term.topology_key, row)
+                changes[place] = changes.get(place, 0) + difference * weight
+        for (key, row), difference in changes.items():
+            if difference:
+                self._move(key, row, difference, nodes)
 
     def _move(self, key: str, row: int, difference: int, nodes: Nodes) -> None:
         by_row = self._by_row.get(key)

@@ -22,11 +22,10 @@ from asched.framework.interface import (
     UnavoidableRejections,
 )
 from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column, NodeInfo, Nodes
-from asched.framework.pod_info import PodInfo, PodShape
+from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import TermKind
 from asched.framework.scoring import CommonAnswer, NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
-from asched.model.workloads import Namespace
 from asched.plugins.inter_pod_affinity.hints import AffinityHints
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores
 from asched.plugins.inter_pod_affinity.queries import TermQueries
@@ -55,7 +54,6 @@ _STATUSES = (
     ANTI_AFFINITY_UNMET,
     AFFINITY_UNMET,
 )
-_MAX_SHAPES = 1024
 _MAX_HARD_WEIGHT = 100
 
 
@@ -116,9 +114,6 @@ class InterPodAffinity(
         self._rejections: LruCache[bytes, FilterResult] = LruCache(
             CACHE_BYTES, lambda result: STATE_BYTES + 2 * result.codes.nbytes
         )
-        self._common: dict[tuple[PodShape, int], CommonAnswer | None] = {}
-        self._common_versions = (-1, -1, -1)
-        """Of nodes, terms and namespaces."""
 
     def applies_to(self, pod: PodInfo) -> bool:
         return pod.shape.names_pods or self.handle.cluster.has_affinity_terms
@@ -174,20 +169,16 @@ class InterPodAffinity(
         return SUCCESS
 
     def common_answer(self, pod: PodInfo) -> CommonAnswer | None:
-        cluster = self.handle.cluster
-        versions = (
-            cluster.nodes.version,
-            cluster.affinity_terms_version,
-            cluster.objects_version(Namespace),
-        )
-        known = self._common
-        if versions != self._common_versions or len(known) > _MAX_SHAPES:
-            self._common_versions = versions
-            known.clear()
-        key = (pod.shape, pod.label_set.number)
-        if key not in known:
-            known[key] = self._common_answer(pod)
-        return known[key]
+        affinity = self._states.of(pod.shape, pod.label_set)
+        if affinity.own_terms:
+            return None
+        known = affinity.common_answer
+        if known is None or known[0] != affinity.terms_version:
+            known = affinity.common_answer = (
+                affinity.terms_version,
+                self._common_answer(affinity, pod),
+            )
+        return known[1]
 
     def _scores_now(self, affinity: AffinityState) -> PreferredAffinityScores | None:
         """The up-to-date scores; None if no pod counts."""
@@ -200,11 +191,8 @@ class InterPodAffinity(
             affinity.scored_version = affinity.terms_version
         return scores if affinity.counts_for_score else None
 
-    def _common_answer(self, pod: PodInfo) -> CommonAnswer | None:
-        """The answer of :meth:`common_answer`, which other pods without terms do not change."""
-        affinity = self._states.of(pod.shape, pod.label_set)
-        if affinity.own_terms:
-            return None
+    def _common_answer(self, affinity: AffinityState, pod: PodInfo) -> CommonAnswer:
+        """The answer for a pod without own terms. Other pods without terms do not change it."""
         rejections, required = None, self._required(affinity, pod)
         violations = None if required is None else required.violations(self.handle.cluster.nodes)
         if violations is not None:

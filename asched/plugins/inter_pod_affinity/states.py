@@ -1,5 +1,5 @@
-"""The counts that pods of one shape, namespace and labels share: of the pods that their terms
-select, and of existing pods with terms that select them."""
+"""The counts that like pods share: of the pods that their terms select, and of existing pods with
+terms that select them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from asched.framework.caching import LruCache
 from asched.framework.cluster import Cluster
 from asched.framework.pod_info import LabelSet, PodShape
 from asched.framework.pod_queries import PodQuery, TermKind
+from asched.framework.scoring import CommonAnswer
 from asched.framework.term_table import TermTable
 from asched.framework.topology import DomainCounts, DomainIndex
 from asched.plugins.inter_pod_affinity.existing import (
@@ -34,23 +35,70 @@ _ROW_BYTES = 25
 STATE_BYTES = 1 << 16
 """An estimate for the objects of one entry: it limits the number of entries in small clusters."""
 _MAX_SHARED = 64
-
-_TermsAtVersion = tuple[ExistingTerms | None, tuple[int, int]]
-"""With the generation and size of the table that they were looked up for."""
-_NO_TERMS: _TermsAtVersion = (None, (-1, -1))
+_MAX_LABEL_SETS = 1024
 _NO_NUMBER = -1
+
+Distinguished = tuple[tuple[str, str], ...]
+"""Labels: :meth:`TermTable.distinguished`."""
+
+
+class LabelClass:
+    """Label sets of a namespace that the same terms of existing pods select. Interned."""
+
+    __slots__ = ("by_kind", "namespace")
+
+    def __init__(
+        self, namespace: str, by_kind: Sequence[tuple[TermKind, int, Distinguished]]
+    ) -> None:
+        self.namespace = namespace
+        self.by_kind = by_kind
+        """For each kind of which there are terms: the generation of their table, and labels."""
+
+
+class _LabelClasses:
+    """The classes of label sets. New terms can divide a class."""
+
+    def __init__(self, cluster: Cluster, kinds: Sequence[TermKind]) -> None:
+        self._cluster = cluster
+        self._kinds = kinds
+        self._classes: LruCache[object, LabelClass] = LruCache(_MAX_LABEL_SETS)
+        self._known: LruCache[int, LabelClass] = LruCache(_MAX_LABEL_SETS)
+        self._terms_version = -1
+        self._tables: list[tuple[TermKind, TermTable]] = []
+        self._stamps: list[tuple[bool, tuple[int, int]]] = []
+        """Of the tables, for which :attr:`_known` is valid."""
+
+    def of(self, labels: LabelSet) -> LabelClass:
+        version = self._cluster.affinity_terms_version
+        if version != self._terms_version:
+            tables = [(kind, self._cluster.affinity_terms(kind)) for kind in self._kinds]
+            stamps = [(bool(table.size), table.distinctions) for _, table in tables]
+            if stamps != self._stamps:
+                self._known.clear()
+                self._stamps = stamps
+            self._tables = [(kind, table) for kind, table in tables if table.size]
+            self._terms_version = version
+        return self._known.get(labels.number, lambda: self._class_of(labels))
+
+    def _class_of(self, labels: LabelSet) -> LabelClass:
+        by_kind = [
+            (kind, table.generation, table.distinguished(labels)) for kind, table in self._tables
+        ]
+        key = (labels.namespace, *by_kind)
+        return self._classes.get(key, lambda: LabelClass(labels.namespace, by_kind))
 
 
 class AffinityState:
-    """The counts for pods of one shape, namespace and labels. Refreshed in this order: the counts
-    of their own terms, existing terms, what is linked to both, scores."""
+    """The counts for pods with the same terms of their own and the same class of labels. Refreshed
+    in this order: the counts of their own terms, existing terms, what is linked to both, scores."""
 
     __slots__ = (
+        "common_answer",
         "counts_for_score",
         "existing_anti_affinity",
         "existing_terms",
         "incoming",
-        "linked_counts",
+        "linked_versions",
         "own_terms",
         "scored_version",
         "scores",
@@ -60,7 +108,12 @@ class AffinityState:
         "violations",
     )
 
-    def __init__(self, incoming: IncomingCounts, size_bytes: int) -> None:
+    def __init__(
+        self,
+        incoming: IncomingCounts,
+        existing_terms: Mapping[TermKind, ExistingTerms],
+        size_bytes: int,
+    ) -> None:
         self.size_bytes = size_bytes
         self.version = (-1, -1)
         """The versions of nodes and pods for which all counts are up to date."""
@@ -72,15 +125,16 @@ class AffinityState:
         """The versions of nodes and terms for which :attr:`existing_terms` are up to date."""
         self.incoming = incoming
         self.own_terms = incoming.all
-        self.existing_terms: dict[TermKind, _TermsAtVersion] = {}
+        self.existing_terms = existing_terms
         """By kind: the terms of existing pods that select the pod, summed by topology key."""
-        self.linked_counts: list[object] | None = None
-        """Changes with the counts that :attr:`existing_terms` hold."""
+        self.linked_versions: list[int] | None = None
+        """Those of :attr:`existing_terms` whose counts the following refer to."""
         self.existing_anti_affinity: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
-        """Shared by pods without required terms that the same existing terms select."""
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
+        self.common_answer: tuple[tuple[int, int], CommonAnswer] | None = None
+        """The answer for pods without own terms, with the :attr:`terms_version` that it is for."""
 
     def clone(self) -> AffinityState:
         """Dry runs do not change it."""
@@ -93,8 +147,7 @@ class _CachedCounts(NamedTuple):
 
 
 class AffinityStates:
-    """The states of pods, kept within limits. Pods with other labels that the same terms select
-    share what is counted and computed."""
+    """The states of pods, kept within limits."""
 
     def __init__(
         self, cluster: Cluster, queries: TermQueries, factors: Mapping[TermKind, int]
@@ -103,7 +156,7 @@ class AffinityStates:
         self._cluster = cluster
         self._queries = queries
         self._factors = factors
-        self._existing_kinds = (TermKind.REQUIRED_ANTI_AFFINITY, *factors)
+        self._classes = _LabelClasses(cluster, (TermKind.REQUIRED_ANTI_AFFINITY, *factors))
         self._domains = DomainIndex()
         self._counts: LruCache[tuple[PodQuery, str], _CachedCounts] = LruCache(
             CACHE_BYTES, lambda cached: cached.size_bytes
@@ -116,10 +169,7 @@ class AffinityStates:
         self._scores: LruCache[tuple[TermWeight, ...], PreferredAffinityScores] = LruCache(
             _MAX_SHARED
         )
-        self._violations: LruCache[tuple[ExistingTermCounts, ...], ViolationCache] = LruCache(
-            _MAX_SHARED
-        )
-        self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(
+        self._states: LruCache[tuple[PodShape | None, LabelClass], AffinityState] = LruCache(
             CACHE_BYTES, lambda state: state.size_bytes
         )
 
@@ -130,15 +180,14 @@ class AffinityStates:
             self._states.clear()
             self._sums.clear()
             self._scores.clear()
-            self._violations.clear()
 
     def of(self, shape: PodShape, labels: LabelSet) -> AffinityState:
         """The up-to-date counts for a pod."""
         cluster = self._cluster
         self._check_namespaces()
-        found = self._states.get(
-            (shape, labels.number), lambda: self._new_state(shape, labels.namespace)
-        )
+        label_class = self._classes.of(labels)
+        own = shape if shape.names_pods else None
+        found = self._states.get((own, label_class), lambda: self._new_state(own, label_class))
         nodes = cluster.nodes
         version = (nodes.version, cluster.pods_version)
         if found.version == version:
@@ -147,57 +196,51 @@ class AffinityStates:
             counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
         terms_version = (nodes.version, cluster.affinity_terms_version)
         if found.terms_version != terms_version:
-            self._update_existing(found, labels)
+            self._update_existing(found)
             found.terms_version = terms_version
         found.version = version
         return found
 
-    def _new_state(self, shape: PodShape, namespace: str) -> AffinityState:
-        terms = self._terms_of(self._queries.of(shape, namespace))
-        return AffinityState(terms, self._size_bytes(1 + len(terms.all)))
+    def _new_state(self, own: PodShape | None, label_class: LabelClass) -> AffinityState:
+        """``own``: the shape, if it has terms."""
+        incoming = IncomingCounts()
+        if own is not None:
+            incoming = self._terms_of(self._queries.of(own, label_class.namespace))
+        existing = {
+            kind: self._sums_of(kind, generation, label_class.namespace, labels)
+            for kind, generation, labels in label_class.by_kind
+        }
+        return AffinityState(incoming, existing, self._size_bytes(1 + len(incoming.all)))
+
+    def _sums_of(
+        self, kind: TermKind, generation: int, namespace: str, distinguished: Distinguished
+    ) -> ExistingTerms:
+        def compute() -> ExistingTerms:
+            labels = LabelSet(namespace, dict(distinguished), _NO_NUMBER)
+            namespace_labels = self._queries.namespace_labels(namespace)
+            return ExistingTerms(labels, namespace_labels, self._size_bytes(2))
+
+        return self._sums.get((kind, generation, namespace, distinguished), compute)
 
     def _size_bytes(self, columns: int) -> int:
         return columns * (STATE_BYTES + _ROW_BYTES * self._cluster.nodes.size)
 
-    def _update_existing(self, found: AffinityState, labels: LabelSet) -> None:
+    def _update_existing(self, found: AffinityState) -> None:
         """Update the sums of terms of existing pods, and what refers to them."""
         cluster = self._cluster
-        version: list[object] = []
-        for kind in self._existing_kinds:
-            table = cluster.affinity_terms(kind)
-            if not table.size:
-                found.existing_terms.pop(kind, None)
-                continue
-            stamp = (table.generation, table.size)
-            sums, known = found.existing_terms.get(kind, _NO_TERMS)
-            if sums is None or known != stamp:
-                sums = self._existing_terms_of(kind, table, labels)
-                found.existing_terms[kind] = (sums, stamp)
-            sums.update(table, cluster.nodes, self._domains)
-            version += (sums, sums.version)
-        if version != found.linked_counts:
+        for kind, sums in found.existing_terms.items():
+            sums.update(cluster.affinity_terms(kind), cluster.nodes, self._domains)
+        versions = [sums.version for sums in found.existing_terms.values()]
+        if versions != found.linked_versions:
             self._link_counts(found)
-            found.linked_counts = version
-
-    def _existing_terms_of(
-        self, kind: TermKind, table: TermTable, labels: LabelSet
-    ) -> ExistingTerms:
-        distinguished = table.distinguished(labels)
-
-        def compute() -> ExistingTerms:
-            equivalent = LabelSet(labels.namespace, dict(distinguished), _NO_NUMBER)
-            namespace_labels = self._queries.namespace_labels(labels.namespace)
-            return ExistingTerms(equivalent, namespace_labels, self._size_bytes(2))
-
-        key = (kind, table.generation, labels.namespace, distinguished)
-        return self._sums.get(key, compute)
+            found.linked_versions = versions
 
     def _link_counts(self, found: AffinityState) -> None:
         """Set what refers to the present counts of existing terms: rejections and scores."""
         weights = [TermWeight(term.counts, term.weight) for term in found.incoming.preferred]
         existing = []
-        for kind, (sums, _) in found.existing_terms.items():
-            for key, counts in sums.counts.items() if sums is not None else ():
+        for kind, sums in found.existing_terms.items():
+            for key, counts in sums.counts.items():
                 if kind is TermKind.REQUIRED_ANTI_AFFINITY:
                     existing.append(ExistingTermCounts(key, counts))
                 else:
@@ -208,10 +251,7 @@ class AffinityStates:
             if weights
             else None
         )
-        own = found.incoming.affinity or found.incoming.anti_affinity
-        found.violations = (
-            ViolationCache() if own else self._violations.get(tuple(existing), ViolationCache)
-        )
+        found.violations = ViolationCache()
 
     def _terms_of(self, queries: AffinityQueries) -> IncomingCounts:
         return IncomingCounts(
