@@ -72,9 +72,7 @@ class ShapePreFilter:
         self.passes = True
         """All shared PreFilters returned Success for all nodes, or Skip."""
         nodes = cast(Nodes, self.nodes)
-        for plugin in profile.pre_filter:
-            if not plugin.scope.shared:
-                continue
+        for plugin in profile.shared_scope.pre_filter:
             result = checked_call(PRE_FILTER, plugin, plugin.pre_filter, self.state, pod, nodes)
             if type(result.status) is not Status:
                 check_status(plugin.name, "PreFilter", result.status)
@@ -131,11 +129,7 @@ class ShapeFilters:
         filters: list[RankedFilter] = []
         if not self.pre_filter.rejected:
             skipped = self.pre_filter.state.skip_filter
-            filters = [
-                (rank, plugin)
-                for rank, plugin in enumerate(profile.filter)
-                if plugin.scope.shared and plugin.name not in skipped
-            ]
+            filters = [f for f in profile.shared_scope.filter if f[1].name not in skipped]
             if common is not None:
                 filters = sorted([*filters, common], key=itemgetter(0))
         self._object_filters = [f for f in filters if f[1].scope is Scope.NODE_OBJECT]

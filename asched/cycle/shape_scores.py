@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -98,17 +99,18 @@ class _Scorers(NamedTuple):
     rows_normalize: bool = False
     """Whether any of :attr:`rows` has NormalizeScore."""
 
-    @classmethod
-    def of(cls, scorers: Sequence[WeightedScorer]) -> _Scorers:
-        rows = tuple(w for w in scorers if w.plugin.scope is not Scope.NODE_OBJECT)
-        return cls(
-            all=tuple(scorers),
-            objects=tuple(w for w in scorers if w.plugin.scope is Scope.NODE_OBJECT),
-            rows=rows,
-            absolute=tuple(w for w in scorers if not derives(w.plugin, NormalizeScore)),
-            by_amounts=all(w.plugin.scope is Scope.RESOURCES for w in rows),
-            rows_normalize=any(derives(w.plugin, NormalizeScore) for w in rows),
-        )
+
+@lru_cache(maxsize=64)
+def _scorers_of(scorers: tuple[WeightedScorer, ...]) -> _Scorers:
+    rows = tuple(w for w in scorers if w.plugin.scope is not Scope.NODE_OBJECT)
+    return _Scorers(
+        all=scorers,
+        objects=tuple(w for w in scorers if w.plugin.scope is Scope.NODE_OBJECT),
+        rows=rows,
+        absolute=tuple(w for w in scorers if not derives(w.plugin, NormalizeScore)),
+        by_amounts=all(w.plugin.scope is Scope.RESOURCES for w in rows),
+        rows_normalize=any(derives(w.plugin, NormalizeScore) for w in rows),
+    )
 
 
 class ShapeScores:
@@ -214,17 +216,15 @@ class ShapeScores:
 
     def _pre_score(self, pod: PodInfo) -> None:
         state = self._state
-        for plugin in self._profile.pre_score:
-            if not plugin.scope.shared:
-                continue
+        for plugin in self._profile.shared_scope.pre_score:
             status = checked_call(PRE_SCORE, plugin, plugin.pre_score, state, pod, self._nodes)
             if status.is_skip:
                 state.skip_score.add(plugin.name)
             elif not status.is_success:
                 check_status(plugin.name, "PreScore", status)
                 raise error_answer(plugin.name, "PreScore", status.message)
-        shared = [w for w in self._profile.score if w.plugin.scope.shared]
-        self._scorers = _Scorers.of([w for w in shared if w.plugin.name not in state.skip_score])
+        shared, skipped = self._profile.shared_scope.score, state.skip_score
+        self._scorers = _scorers_of(tuple([w for w in shared if w.plugin.name not in skipped]))
 
     def _score_all(self, pod: PodInfo) -> None:
         for plugin, _ in self._scorers.all:
@@ -320,7 +320,8 @@ class ShapeScores:
     def _sum(self, rows: RowArray | slice) -> Int64Column:
         total = self._normalized_part[rows].copy()
         for plugin, weight in self._scorers.absolute:
-            total += self.raw[plugin.name][rows] * weight
+            raw = self.raw[plugin.name][rows]
+            total += raw if weight == 1 else raw * weight
         return total
 
     # -- sums ---------------------------------------------------------------------------------

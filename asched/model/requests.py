@@ -64,12 +64,12 @@ def pod_scoring_requests(pod: Pod) -> tuple[int, int]:
     """(cpu in thousandths, memory in bytes) with :data:`DEFAULT_MILLI_CPU` and
     :data:`DEFAULT_MEMORY_BYTES` for containers that ask for none (``NonZeroRequested``).
     """
-    real = _requests(pod, {})
     defaults = _SCORING_DEFAULTS
     if _has_pod_level_requests(pod):
         # With pod-level requests, a default applies only if neither level requests the resource.
+        real = _requests(pod, {})
         defaults = {name: amount for name, amount in defaults.items() if name not in real}
-    assumed = _rounded(_requests(pod, defaults) if defaults else real)
+    assumed = _rounded(_requests(pod, defaults))
     return assumed.get(CPU, 0), assumed.get(MEMORY, 0)
 
 

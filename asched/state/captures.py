@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 ItemT = TypeVar("ItemT")
 
@@ -49,18 +49,18 @@ class Captures(Generic[ItemT]):
 
     def __init__(self, copy: Callable[[ItemT], ItemT]) -> None:
         self._copy = copy
-        self._used: WeakSet[Capture[ItemT]] = WeakSet()
-
-    def __bool__(self) -> bool:
-        return bool(self._used)
+        self.used: list[ref[Capture[ItemT]]] = []
+        """A plain list, because the fold tests for each change whether it is empty."""
 
     def begin(self, items: Iterable[ItemT]) -> Capture[ItemT]:
         """A capture of the items, in use as long as it is referred to."""
         capture = Capture(items, self._copy)
-        self._used.add(capture)
+        self.used.append(ref(capture, self.used.remove))
         return capture
 
     def keep(self, item: ItemT) -> None:
         """An item is about to change."""
-        for capture in self._used:
-            capture.keep(item)
+        for reference in self.used:
+            capture = reference()
+            if capture is not None:
+                capture.keep(item)

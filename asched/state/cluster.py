@@ -181,7 +181,7 @@ class ClusterState:
 
     def keep_captured(self, entry: PodEntry) -> None:
         """Call before a pod changes: a checkpoint in progress contains it as it is now."""
-        if self.pod_captures:
+        if self.pod_captures.used:
             self.pod_captures.keep(entry)
 
     def entry(self, key: str, uid: str) -> PodEntry | None:

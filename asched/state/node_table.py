@@ -291,7 +291,7 @@ class NodeTable(NodeTableView):
 
     def _keep_captured(self, row: int) -> None:
         """Call before the pods on a row change."""
-        if self._captures:
+        if self._captures.used:
             self._captures.keep(self._pods[row])
 
     def _remove_from_row(self, row: int, pod: PodInfo) -> None:

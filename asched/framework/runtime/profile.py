@@ -191,8 +191,9 @@ class RegisteredEvent(NamedTuple):
     select: HintSelection | None = None
 
 
-class ClusterScopePlugins(NamedTuple):
-    """The plugins of scope CLUSTER, which are called in each attempt."""
+class ScopedPlugins(NamedTuple):
+    """The plugins of scope CLUSTER, which are called in each attempt, or those of the other scopes,
+    whose answers pods of one shape share."""
 
     pre_filter: tuple[PreFilterPlugin, ...]
     filter: tuple[tuple[int, FilterPlugin | FilterAllPlugin], ...]
@@ -262,7 +263,8 @@ class Profile:
             for plugin in self._at(ExtensionPoint.SCORE, Plugin)
         )
         self.placement = self._placement_plugins()
-        self.cluster_scope = self._cluster_scope()
+        self.cluster_scope = self._of_scope(shared=False)
+        self.shared_scope = self._of_scope(shared=True)
         versions = (plugin.shared_answers_version for plugin in self.plugins.values())
         self._versions = tuple(dict.fromkeys(v for v in versions if v is not None))
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
@@ -322,7 +324,8 @@ class Profile:
         self.post_filter = kept(self.post_filter)
         self.pre_score = kept(self.pre_score)
         self.score = tuple(scorer for scorer in self.score if scorer.plugin.name not in names)
-        self.cluster_scope = self._cluster_scope()
+        self.cluster_scope = self._of_scope(shared=False)
+        self.shared_scope = self._of_scope(shared=True)
         generate, placement_score = self.placement
         self.placement = PlacementPlugins(
             None if generate is None or generate.name in names else generate,
@@ -343,12 +346,12 @@ class Profile:
             tuple(WeightedPlacementScorer(plugin, weights[plugin.name]) for plugin in score),
         )
 
-    def _cluster_scope(self) -> ClusterScopePlugins:
-        return ClusterScopePlugins(
-            tuple(p for p in self.pre_filter if not p.scope.shared),
-            tuple((rank, p) for rank, p in enumerate(self.filter) if not p.scope.shared),
-            tuple(p for p in self.pre_score if not p.scope.shared),
-            tuple(scorer for scorer in self.score if not scorer.plugin.scope.shared),
+    def _of_scope(self, *, shared: bool) -> ScopedPlugins:
+        return ScopedPlugins(
+            tuple(p for p in self.pre_filter if p.scope.shared is shared),
+            tuple((rank, p) for rank, p in enumerate(self.filter) if p.scope.shared is shared),
+            tuple(p for p in self.pre_score if p.scope.shared is shared),
+            tuple(scorer for scorer in self.score if scorer.plugin.scope.shared is shared),
         )
 
     def _at(self, point: ExtensionPoint, base: type[P]) -> tuple[P, ...]:

@@ -92,10 +92,14 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
                 capacity = np.where(present, capacity, 1)
             offered.append(present)
             for fractions, amount in ((without, used), (including, used + asked)):
-                fraction = np.minimum(amount / capacity, 1.0)
+                fraction = amount / capacity
+                np.minimum(fraction, 1.0, out=fraction)
                 fractions.append(fraction if everywhere else fraction * present)
-        gain = _balance(including, offered) - _balance(without, offered)
-        score: Int64Column = _HALF + (_HALF + gain) // 2
+        score = _balance(including, offered)
+        score -= _balance(without, offered)
+        score += _HALF
+        score >>= 1  # a division by 2 that takes a third of the time
+        score += _HALF
         return score
 
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
@@ -141,14 +145,16 @@ def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column
     if len(fractions) == 2:
         deviation = np.abs(fractions[0] - fractions[1])
         deviation /= 2
-        # A single resource is balanced.
-        deviation *= offered[0] & offered[1]
+        both = offered[0] & offered[1]
+        if not both.all():
+            deviation *= both  # a single resource is balanced
     elif len(fractions) < 2:
         deviation = np.zeros(len(fractions[0]))
     else:
         deviation = _deviation(fractions, offered)
-    balance: Int64Column = ((1 - deviation) * MAX_NODE_SCORE).astype(np.int64)
-    return balance
+    np.subtract(1, deviation, out=deviation)
+    deviation *= MAX_NODE_SCORE
+    return deviation.astype(np.int64)
 
 
 def _deviation(fractions: Fractions, offered: Sequence[BoolColumn]) -> NDArray[np.float64]:
