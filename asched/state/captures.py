@@ -60,7 +60,8 @@ class Captures(Generic[ItemT]):
 
     def keep(self, item: ItemT) -> None:
         """An item is about to change."""
-        for reference in self.used:
+        # A capture that is no longer used leaves the list, also during this iteration.
+        for reference in tuple(self.used):
             capture = reference()
             if capture is not None:
                 capture.keep(item)
