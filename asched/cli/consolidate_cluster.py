@@ -31,14 +31,14 @@ from asched.consolidation.plan import (
     ConsolidationPlan,
     plan_consolidation,
 )
-from asched.daemon.shadow.daemon import JournalKindError, require_kind
+from asched.journal.kind import require_kind
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.pricing.prices import Prices
 from asched.state.consolidation_records import ConsolidationEnded, ConsolidationSettings
 
-_BAD_INPUT: Final = (ConsolidationError, JournalKindError)
+_BAD_INPUT: Final = (ConsolidationError,)
 
 
 class ConsolidationResult(NamedTuple):

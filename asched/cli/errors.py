@@ -78,6 +78,7 @@ def as_command_error(
                 return BadInput(str(leaf))
             case (
                 journal.JournalCorruptError()
+                | journal.JournalKindError()
                 | journal.JournalOpenError()
                 | journal.JournalSchemaError()
                 | journal.JournalUrlError()

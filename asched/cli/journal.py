@@ -233,12 +233,14 @@ def archive(
     """
     from asched.journal import archive as archiving
     from asched.journal.checkpoints import checkpoint_before
+    from asched.journal.kind import require_kind
     from asched.journal.signatures import check_history
 
     before_ns = time_ns(before)
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
+        await require_kind(store, shadow=False)
         await check_history(store)
         await checkpoint_before(store, installed_plugins().load, before_ns)
         with progress_bar("archiving", end.seq) as progress:

@@ -32,7 +32,6 @@ from asched.daemon.plugin_host.guarded_loop import (
 )
 from asched.daemon.process import set_switch_interval
 from asched.daemon.reload.reloader import ConfigApplied, ConfigFile, ConfigReloader, ReloadRequests
-from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.daemon.startup import DaemonContext, journal_when_reachable
 from asched.daemon.step_time import measured_step_ns
 from asched.daemon.telemetry.health import Check, Health, HealthAddressError, ServiceManager
@@ -40,6 +39,7 @@ from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
 from asched.framework.runtime.observation import OBSERVATION
+from asched.journal.kind import require_kind
 from asched.journal.opening import is_shared, journal_file, redacted
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
@@ -47,7 +47,7 @@ from asched.proof.keys import NO_KEYS, JournalKeys, SigningKey, expanded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-_BAD_INPUT: Final = (HealthAddressError, JournalKindError, TracingUnavailableError)
+_BAD_INPUT: Final = (HealthAddressError, TracingUnavailableError)
 _FAILURES: Final = (LeadershipLostError,)
 
 

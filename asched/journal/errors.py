@@ -57,6 +57,10 @@ class ContradictionError(JournalCorruptError):
     """A stored record contradicts the records before it; the message names it."""
 
 
+class JournalKindError(JournalError):
+    """A shadow's journal cannot be used for scheduling, nor a scheduler's in shadow mode."""
+
+
 class ArchivedError(JournalError):
     """The requested records are in the archive's files, no longer in the database."""
 

@@ -272,3 +272,19 @@ async def test_new_interpreter_schedules_pod(tmp_path: Path) -> None:
             await w.until(lambda: w.node_of("p") == "n0")
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
+
+
+async def test_daemon_starts_with_an_archived_journal(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as runner:
+        async with running(runner, *arguments(w)) as first:
+            w.add_pod("before")
+            await w.until(lambda: w.node_of("before") == "n0")
+            assert await stopped(runner, first) == 0
+        archive = ("journal", "archive", "--before", "2100-01-01", "--to", str(tmp_path / "old"))
+        async with running(runner, *archive, "--journal", str(w.journal)) as archiving:
+            assert await runner.ended(archiving) == 0
+            assert archiving.lines[-1].startswith("moved records 1 to ")
+        async with running(runner, *arguments(w)) as second:
+            w.add_pod("after")
+            await w.until(lambda: w.node_of("after") == "n0")
+            assert await stopped(runner, second) == 0

@@ -17,7 +17,7 @@ from asched.cli.main import app
 from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
 from asched.model.quantity import NS_PER_S
-from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
+from asched.state.records import AnyRecord, EngineStarted, ProfilesLoaded, TurnStarted
 from tests.journal.samples import mixed, turn
 from tests.journal.test_verification import tamper
 
@@ -256,3 +256,18 @@ def test_archive_command_writes_checkpoint(tmp_path: Path) -> None:
         "asched: nothing to replay: records 1 to 3 are in the archive (asched journal restore),"
         " and no record follows the checkpoint at 4\n"
     )
+
+
+async def write_as_shadow(path: Path) -> None:
+    async with open_journal(str(path)) as store:
+        await store.claim("node-a", claimed_at_ns=0)
+        await store.append([EngineStarted("0.1.0", 0, shadow=True)], written_at_ns=0)
+        await store.append(turn(1, 1), written_at_ns=1)
+
+
+def test_journal_of_a_shadow_is_not_archived(tmp_path: Path) -> None:
+    path = tmp_path / "shadow.db"
+    anyio.run(write_as_shadow, path)
+    code, out, err = run("archive", "--before", "2000-01-01", "--to", tmp_path, "--journal", path)
+    assert (code, out) == (2, "")
+    assert err == "asched: a shadow wrote the journal; give another one\n"

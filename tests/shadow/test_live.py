@@ -16,9 +16,11 @@ from asched.apiserver.http import ApiServer
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.cycle.shadow_report import Difference
-from asched.daemon.shadow.daemon import JournalKindError, Shadow, require_kind, running_shadow
+from asched.daemon.shadow.daemon import Shadow, running_shadow
 from asched.daemon.shadow.explainer import Window
 from asched.journal import open_journal
+from asched.journal.errors import JournalKindError
+from asched.journal.kind import require_kind
 from asched.kube.connection import connect
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained
 from tests.daemon.processes import NO_HEALTH, commands

@@ -26,6 +26,7 @@ from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start
 from asched.daemon.startup import annotations_of, custom_resources_of
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.checkpoints import folding
+from asched.journal.kind import require_kind
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
@@ -116,10 +117,6 @@ class ShadowEngine(TurnLoop):
         return self._follower.due_ns()
 
 
-class JournalKindError(Exception):
-    """The journal is of the other kind; the text is one line."""
-
-
 class Shadow(NamedTuple):
     """Shadow mode on a live cluster."""
 
@@ -132,21 +129,6 @@ class Shadow(NamedTuple):
     def report(self) -> Report:
         """The report up to now."""
         return self.follower.report()
-
-
-async def require_kind(journal: JournalStore, *, shadow: bool) -> None:
-    """Raise :class:`JournalKindError` if a shadow's journal is used for scheduling or vice versa.
-
-    The decisions in a shadow's journal are another scheduler's, those in a scheduler's journal are
-    to be carried out. An empty journal is of either kind.
-    """
-    async for stored in journal.read():
-        if isinstance(stored.record, EngineStarted):
-            if stored.record.shadow and not shadow:
-                raise JournalKindError("a shadow wrote the journal; give another one")
-            if shadow and not stored.record.shadow:
-                raise JournalKindError("a scheduler wrote the journal; give another one")
-            return
 
 
 @asynccontextmanager
@@ -162,7 +144,7 @@ async def running_shadow(
     prices: Prices | None = None,
 ) -> AsyncIterator[Shadow]:
     """Watch a cluster that another scheduler owns, and compare until the block ends. ``prices``
-    adds costs to the report. Raises :class:`JournalKindError` and
+    adds costs to the report. Raises
     :class:`~asched.journal.errors.JournalError`."""
     await require_kind(journal, shadow=True)
     metrics, runtime, inbox = metrics or Metrics(), Runtime.of_this_process(), Inbox()
