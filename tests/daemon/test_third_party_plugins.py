@@ -152,6 +152,10 @@ class Awkward(PreBindPlugin, PostBindPlugin):
                 return Status.error("disk on fire")
             case "refuses":
                 return Status.unschedulable("not today")
+            case "object":
+                return Status.error(OSError("busy"))  # type: ignore[arg-type]  # an exception
+            case "surrogate":
+                return Status.unschedulable("\udcff is busy")
         return SUCCESS
 
     async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
@@ -161,7 +165,7 @@ class Awkward(PreBindPlugin, PostBindPlugin):
 async def test_failed_pre_bind_is_reported_and_retried(tmp_path: Path) -> None:
     Awkward.met.clear()
     said: dict[str, tuple[str, str]] = {}
-    names = ("raises", "nonsense", "hangs", "errs", "refuses")
+    names = ("raises", "nonsense", "hangs", "errs", "refuses", "object", "surrogate")
     async with world(tmp_path, nodes=1) as w:
 
         def note_conditions() -> bool:
@@ -185,6 +189,16 @@ async def test_failed_pre_bind_is_reported_and_retried(tmp_path: Path) -> None:
         "hangs": ("SchedulerError", prefix + "no answer within 0.2 s"),
         "errs": ("SchedulerError", prefix + "disk on fire"),
         "refuses": ("Unschedulable", "not today"),
+        "object": (
+            "SchedulerError",
+            prefix + "its answer cannot be used: TypeError: sequence item 0: expected str instance,"
+            " OSError found",
+        ),
+        "surrogate": (
+            "SchedulerError",
+            prefix + "its answer cannot be used: UnicodeEncodeError: 'utf-8' codec can't encode"
+            " character '\\udcff' in position 0: surrogates not allowed",
+        ),
     }
 
 

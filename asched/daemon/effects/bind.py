@@ -439,7 +439,7 @@ class _CountedOnce:
 
 def _has_pre_bind_work(plugin: PreBindPlugin, pod: PodInfo, node_name: str) -> bool:
     try:
-        return plugin.pre_bind_pre_flight(pod, node_name)
+        return bool(plugin.pre_bind_pre_flight(pod, node_name))
     except BaseException as error:  # noqa: BLE001  third-party code; it awaits nothing
         FAILURES.note(plugin.name, "PreBindPreFlight", failure_reason(error))
         log.warning(

@@ -30,6 +30,7 @@ from asched.framework.runtime.observation import (
     failure_reason,
     to_printable,
 )
+from asched.framework.runtime.plugin_calls import status_fault
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
@@ -420,6 +421,9 @@ def _as_status(
     elif not isinstance(status, Status):
         FAILURES.note(plugin.name, point, FailureReason.INVALID_ANSWER)
         what = f"answered {to_printable(status)!r}, no Status"
+    elif (fault := status_fault(status)) is not None:
+        FAILURES.note(plugin.name, point, FailureReason.INVALID_ANSWER)
+        what = fault
     elif status.code is Code.ERROR:
         FAILURES.note(plugin.name, point, FailureReason.ERROR)
         what = to_printable(status.message)

@@ -91,8 +91,11 @@ class FilterError(PluginFailure):
 
 def invalid_answer(plugin: str, point: str, error: Exception) -> PluginFailure:
     """The failure of an answer that has the right type but invalid content."""
-    what = f"its answer cannot be used: {type(error).__name__}: {to_printable(error)}"
-    return PluginFailure(plugin, point, what)
+    return PluginFailure(plugin, point, _unusable(error))
+
+
+def _unusable(error: Exception) -> str:
+    return f"its answer cannot be used: {type(error).__name__}: {to_printable(error)}"
 
 
 def error_answer(plugin: str, point: str, message: str) -> PluginFailure:
@@ -228,13 +231,21 @@ def check_status(plugin: str, point: str, status: Status) -> Status:
 
     Not called for :data:`SUCCESS`, which is by far the most frequent status.
     """
+    fault = status_fault(status)
+    if fault is not None:
+        raise PluginFailure(plugin, point, fault)
+    return status
+
+
+def status_fault(status: Status) -> str | None:
+    """Why the status cannot be printed or recorded; None if it can."""
     try:
         Code(status.code)
         status.message.encode()
         hash(status)
-    except Exception as error:
-        raise invalid_answer(plugin, point, error) from error
-    return status
+    except Exception as error:  # noqa: BLE001  what it contains may be the plugin's code
+        return _unusable(error)
+    return None
 
 
 def filter_nodes(
