@@ -94,6 +94,8 @@ def _check_expansion(root: yaml.Node) -> None:
         known = sizes.get(id(node))
         if known is None:
             open_nodes.add(id(node))
+            if isinstance(node, yaml.ScalarNode):
+                _check_text(node)
             known = 1 + sum(size_of(inner, depth + 1) for inner in _parts(node))
             open_nodes.remove(id(node))
             sizes[id(node)] = known
@@ -113,9 +115,19 @@ def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise YamlError("a key must be a scalar", key.start_mark.line + 1)
+            _check_text(key)
             yield value
     elif isinstance(node, yaml.SequenceNode):
         yield from node.value
+
+
+def _check_text(scalar: yaml.ScalarNode) -> None:
+    """An escape such as ``"\\ud800"`` gives a string that cannot be recorded."""
+    try:
+        scalar.value.encode()
+    except UnicodeEncodeError:
+        line = scalar.start_mark.line + 1
+        raise YamlError("a string contains half of a surrogate pair", line) from None
 
 
 class _Builder:

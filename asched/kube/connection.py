@@ -307,15 +307,15 @@ class _CredentialsBuilder:
     ) -> Credentials:
         """Raises KubeConfigError."""
         server = access.server.rstrip("/")
-        if not server.startswith(("http://", "https://")):
+        if not _is_http_url(server):
             shown = server.rpartition("@")[2]  # without a password
             raise KubeConfigError(
                 f"{self._where}: the server must be an http or https URL, not {shown!r}"
             )
         # A token that was read from a file ends with a newline.
         authorization = access.authorization.strip()
-        if not authorization.isprintable():
-            raise KubeConfigError(f"{self._where}: the token holds control characters")
+        if not (authorization.isascii() and authorization.isprintable()):
+            raise KubeConfigError(f"{self._where}: the token has other characters than ASCII text")
         server, url_authorization = _split_userinfo(server)
         return Credentials(
             server=server,
@@ -357,6 +357,16 @@ class _CredentialsBuilder:
             return read_limited(Path(file)) if file else b""
         except OSError as error:
             raise KubeConfigError(f"{self._where}: {file}: {error.strerror or error}") from None
+
+
+def _is_http_url(server: str) -> bool:
+    """Whether requests can be sent there: a port has to be a number, for instance."""
+    try:
+        parts = urlsplit(server)
+        valid = parts.port != 0 and bool(parts.hostname)
+    except ValueError:
+        return False
+    return valid and server.isascii() and parts.scheme in ("http", "https")
 
 
 def _split_userinfo(server: str) -> tuple[str, str]:

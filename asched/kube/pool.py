@@ -208,10 +208,16 @@ class ConnectionPool:
             line = self._urgent_waiters if urgent else self._waiters
             connection = await self._wait_for_one(endpoint, ends_s, line)
             timeout_s = ends_s - self.loop.time()
-            late = timeout_s <= 0
-            if late or not may_send():
+            why = ""
+            if timeout_s <= 0:
+                why = "no connection was free in time"
+            elif connection.endpoint != endpoint:
+                # A token for one server is not sent to another one.
+                why = "the server or its certificates changed meanwhile"
+            elif not may_send():
+                why = "no longer permitted"
+            if why:
                 self._put_back(connection)
-                why = "no connection was free in time" if late else "no longer permitted"
                 raise NoResponseError(f"not sent: {why}", sent=False)
         try:
             return await connection.send(requests, expected, timeout_s)

@@ -118,6 +118,14 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         ("a: !!python/object:os.system {}", "f.yaml:1: document 1: kind: required"),
         ("a: !!set-of-things x", "f.yaml:1: not valid YAML: the tag"),
         ("a: &x [*x]", "f.yaml:1: not valid YAML: an alias contains itself"),
+        (
+            'a: b\nkind: "\\ud800"',
+            "f.yaml:2: not valid YAML: a string contains half of a surrogate pair",
+        ),
+        (
+            '"\\udfff": b',
+            "f.yaml:1: not valid YAML: a string contains half of a surrogate pair",
+        ),
         ("? [a]\n: b", "f.yaml:1: not valid YAML: a key must be a scalar"),
         ("\x00", "f.yaml: not valid YAML: "),
         ("[" * 5000 + "]" * 5000, "f.yaml: not valid YAML: nested too deeply"),

@@ -177,6 +177,8 @@ async def test_unchanged_certificates_reuse_tls_context(tmp_path: Path) -> None:
         ({"exec": {"command": "false", "apiVersion": "v1"}}, {}, "exec"),
         ({"exec": {"command": "/no/such/plugin", "apiVersion": "v1"}}, {}, "/no/such/plugin"),
         ({"exec": {"command": "true"}}, {}, "apiVersion"),
+        ({"token": "tökén"}, {}, "ASCII"),
+        ({"token": "\u20ac"}, {}, "ASCII"),
     ],
 )
 async def test_invalid_credentials_raise_one_line_error(
@@ -279,6 +281,7 @@ def laughs(levels: int) -> str:
         (laughs(40), "once its aliases are expanded"),
         ("a: &a {<<: *a}\n", "an alias contains itself"),
         ("a: &a [*a]\n", "an alias contains itself"),
+        ('a: ["\\ud800"]\n', "half of a surrogate pair"),
         ("[" * 10_000, "nested too deeply"),
         ("[" * 500 + "]" * 500, "too deep"),
         ("a: 1\na: 2\n", "config:1: a is given twice"),
@@ -317,6 +320,17 @@ async def test_errors_do_not_quote_credentials(
     with pytest.raises(KubeConfigError) as caught:
         await KubeConfig([path]).load(BEGIN)
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "server", ["http://api:99999", "http://api:x", "http://[::1", "https://:443", "http://äpi"]
+)
+async def test_server_to_which_no_request_can_be_sent_is_rejected(
+    server: str, tmp_path: Path
+) -> None:
+    path = kubeconfig(tmp_path, server, {"token": "t"})
+    with pytest.raises(KubeConfigError, match="the server must be an http or https URL"):
+        await KubeConfig([path]).load(BEGIN)
 
 
 async def test_password_in_invalid_server_is_not_shown(tmp_path: Path) -> None:

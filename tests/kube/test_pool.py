@@ -331,6 +331,46 @@ async def test_connections_are_not_shared_between_credentials() -> None:
     assert server.accepted == 2
 
 
+async def test_waiting_request_is_not_sent_to_another_server() -> None:
+    """The credentials were renewed while it waited: its token is for the first server."""
+    received: dict[str, list[bytes]] = {"first": [], "second": []}
+    answering = anyio.Event()
+
+    def noting(name: str) -> Talk:
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                received[name].append(head.split()[1])
+                await answering.wait()
+                writer.write(answer(b"hello"))
+
+        return talk
+
+    async with (
+        Server(noting("first")).run() as first,
+        Server(noting("second")).run() as second,
+        pool(limit=1) as connections,
+    ):
+
+        async def ask(endpoint: Endpoint, path: bytes, *, urgent: bool = False) -> None:
+            request = REQUEST.replace(b"/ ", path + b" ", 1)
+            await connections.exchange(endpoint, request, 1, 10.0, urgent=urgent)
+
+        async def refused() -> None:
+            with pytest.raises(NoResponseError, match="the server or its certificates") as caught:
+                await ask(first, b"/waits")
+            assert not caught.value.sent
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, first, b"/sent")
+            await anyio.lowlevel.checkpoint()
+            tasks.start_soon(refused)
+            await anyio.lowlevel.checkpoint()
+            tasks.start_soon(partial(ask, second, b"/overtakes", urgent=True))
+            await anyio.lowlevel.checkpoint()
+            answering.set()
+    assert received == {"first": [b"/sent"], "second": [b"/overtakes"]}
+
+
 async def test_server_without_tls_is_rejected() -> None:
     async with Server(silent).run() as endpoint, pool() as connections:
         secure = endpoint._replace(tls=ssl.create_default_context())
