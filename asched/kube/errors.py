@@ -108,13 +108,14 @@ class ApiError(Exception):
 
     @property
     def may_take_effect(self) -> bool:
-        """A timeout: the write may have been carried out, or may be later.
+        """The write may have been carried out, or may be later.
 
-        The timeout filter of kube-apiserver, or a proxy, returns 504 while the handler continues. A
-        write that etcd timed out on may still be applied. It is reported with etcd's message and
-        status 500, or 409 for a Binding (``assignPod``).
+        The timeout filter of kube-apiserver, or a proxy, returns 504 while the handler continues,
+        and a proxy that lost its connection to kube-apiserver 502. A write that etcd timed out on
+        may still be applied. It is reported with etcd's message and status 500, or 409 for a
+        Binding (``assignPod``).
         """
-        return self.status == 504 or _ETCD_TIMEOUT in self.message
+        return self.status in (502, 504) or _ETCD_TIMEOUT in self.message
 
     @property
     def concerns_uid(self) -> bool:

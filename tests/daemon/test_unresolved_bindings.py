@@ -218,8 +218,8 @@ async def test_rejected_retry_checks_whether_earlier_request_bound_pod() -> None
 
 @pytest.mark.parametrize(
     "response",
-    [status(504), status(500, "etcdserver: request timed out")],
-    ids=["504", "etcd"],
+    [status(502), status(504), status(500, "etcdserver: request timed out")],
+    ids=["502", "504", "etcd"],
 )
 async def test_server_timeout_leaves_binding_unresolved(
     response: Answer,
