@@ -126,6 +126,8 @@ class Fold:
         state.pending_evaluations.clear()
         plugins = (plugin for profile in profiles.values() for plugin in profile.external)
         state.pending_evaluations.configure(record.extenders, plugins)
+        # PreEnqueue, which the queue calls, may read the groups: other pods are ours now.
+        self._pods.update_groups()
         early = record.feature_gates.scheduler_pop_from_backoff_q
         state.queue.configure(profiles, record.queue, state.now_ns, pop_from_backoff=early)
         for entry in state.pods.values():
@@ -134,7 +136,6 @@ class Fold:
             else:
                 self._pods.reservations.repeat(entry)
         self._pods.reservations.repeat_deleted()
-        self._pods.update_groups()
         self._end_waits_for_removed()
 
     def _end_waits_for_removed(self) -> None:

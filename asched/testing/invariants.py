@@ -9,6 +9,7 @@ import numpy as np
 
 from asched.framework.nodes import RowArray
 from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
+from asched.framework.runtime.plugin_calls import gate_status
 from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.node_table import NodeTable
@@ -85,6 +86,7 @@ def _check_objects(state: ClusterState) -> None:
     for key, entry in state.pods.items():
         _check_entry(state, key, entry)
     _check_queue(state)
+    _check_gated(state)
     _check_pending_evaluations(state)
     _check_waiting(state)
     _check_nominator(state)
@@ -166,6 +168,26 @@ def _check_queue(state: ClusterState) -> None:
         stored = run(queue.snapshot())
         kept = len(stored.events)
         _demand(bool(stored.attempts), f"queue: {kept} events kept without a pod in flight")
+
+
+def _check_gated(state: ClusterState) -> None:
+    """A PreEnqueue plugin still rejects each gated pod: else no event opened its gate."""
+    # Their event follows: the victims of a preemptor are terminating; the pod of a session counts
+    # for its group from its assignment on, and the event is that of its binding.
+    preemptors = {*state.evictions.completed_preemptors.values()}
+    groups = {
+        group_of(entry.info.pod)
+        for entry in state.pods.values()
+        if entry.assignment is not None and entry.assignment.session
+    } - {None}
+    for key, queued in state.queue.gated.items():
+        pod = queued.info.pod
+        pre_enqueue = state.profiles[pod.spec.scheduler_name].pre_enqueue
+        rejected = any(gate_status(plugin, queued.info) is not None for plugin in pre_enqueue)
+        _demand(
+            rejected or key in preemptors or group_of(pod) in groups,
+            f"pod {key} is gated by {queued.gating_plugin}, but no PreEnqueue plugin rejects it",
+        )
 
 
 def _check_pending_evaluations(state: ClusterState) -> None:

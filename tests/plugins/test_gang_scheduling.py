@@ -104,6 +104,16 @@ def test_bound_members_count() -> None:
     assert placed(scheduling) == ["a0", "a1", "a2"]
 
 
+def test_gang_of_a_profile_that_is_loaded_later_is_scheduled() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 2), *gang_pods("a", 2, scheduler="gangs"))
+    scheduling.apply(r.ProfilesLoaded((profile_of(*GANGS), profile_of(*GANGS, name="gangs"))))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0", "a1"]
+    check_replay(scheduling, *GANGS)
+
+
 def test_group_without_min_count_is_not_a_gang() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 1)
@@ -199,7 +209,7 @@ def test_cost_of_a_pod_does_not_grow_with_gang_size() -> None:
     asked: dict[int, int] = {}
     for size in (20, 80):
         Counting.questions = 0
-        scheduling = Scheduling(*GANGS[:3], Counting)
+        scheduling = Scheduling(*GANGS[:3], Counting, checked=False)
         nodes(scheduling, size)
         scheduling.see(a_gang("a", size), *gang_pods("a", size))
         scheduling.decide()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asched.framework.pod_info import HostPort, PodInfo
+from asched.framework.pod_info import HostPort, PodInfo, QueuedPod
 from asched.model.node import Taint
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
@@ -71,6 +71,14 @@ def _missing_image(state: ClusterState) -> None:
     state.nodes.image_index.set_row(0, ())
 
 
+def _forget_gate(state: ClusterState) -> None:
+    info = state.pods["default/pending"].info
+    state.queue.remove("default/pending")
+    queued = QueuedPod(info, 0)
+    queued.gating_plugin = "SchedulingGates"
+    state.queue._waiting.add_gated(queued)
+
+
 @pytest.mark.parametrize(
     ("breach", "message"),
     [
@@ -86,6 +94,10 @@ def _missing_image(state: ClusterState) -> None:
         (_extra_label, "label left differs from the nodes"),
         (_wrong_taint, "taints differ from the nodes"),
         (_extra_port, "ports differ from the pods on the nodes"),
+        (
+            _forget_gate,
+            "pod default/pending is gated by SchedulingGates, but no PreEnqueue plugin rejects it",
+        ),
         (_missing_image, "images differ from the nodes"),
     ],
 )
