@@ -152,6 +152,9 @@ class PodFold:
             return
         if info.pod.terminating:
             self._state.evictions.end(info.uid)
+        if info.pod.node_name and entry.node and entry.node != info.pod.node_name:
+            # Another scheduler bound the pod first; the API server is authoritative.
+            self.release_node(entry, bound_elsewhere=True)
         group = group_of(entry.info.pod)
         if group is not None and group_of(info.pod) != group:
             self._state.groups.remove(group, info.key)
@@ -175,9 +178,6 @@ class PodFold:
 
     def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:
         old, node_name = entry.info, info.pod.node_name
-        if entry.node and entry.node != node_name:
-            # Another scheduler bound the pod first; the API server is authoritative.
-            self.release_node(entry, bound_elsewhere=True)
         self._state.keep_captured(entry)
         entry.info = info
         self.update_group(entry)

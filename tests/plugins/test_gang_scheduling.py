@@ -349,6 +349,19 @@ def test_waiting_pod_bound_by_another_client_counts_as_assigned() -> None:
     assert members.statuses["default/a1"] is MemberStatus.ASSIGNED
 
 
+def test_pod_bound_elsewhere_with_another_group_leaves_its_group() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    scheduling.see(a_custom_gang("a", 1), a_custom_gang("b", 1), custom_member("a", "p"))
+    scheduling.decide()
+    other = "n1" if scheduling.state.pods["default/p"].node == "n0" else "n0"
+    scheduling.see(bound(custom_member("b", "p"), other))
+    assert [group.key for group in scheduling.state.groups] == ["default/b"]
+    scheduling.apply(r.ObjectDeleted("Pod", "default/p", "pod-p"))
+    assert [*scheduling.state.groups] == []
+    check_replay(scheduling, *GANGS)
+
+
 def test_gang_is_rejected_after_permit_timeout() -> None:
     scheduling = _holding()
     scheduling.pass_time(60)
