@@ -166,6 +166,11 @@ class PodFold:
             # Assumed, or confirmed while this earlier state was in transit: it keeps its node.
             self._update_placed(entry, info)
         self.update_sessions(entry)
+        joined = group_of(info.pod)
+        if joined is not None and joined != group:
+            # To the group it is a new pod: the gates of the other members may open.
+            event = _ASSIGNED_ADD if entry.node else _UNSCHEDULED_ADD
+            self.emit(event, None, _as_if_on(entry.node, info.pod))
 
     def _update_placed(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info

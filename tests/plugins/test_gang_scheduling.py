@@ -94,6 +94,19 @@ def test_gated_pods_do_not_count() -> None:
     assert placed(scheduling) == ["a0", "a1", "a2"]
 
 
+@pytest.mark.parametrize("node", ["", "n1"])
+def test_pod_that_joins_by_its_annotation_counts(node: str) -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    joins = custom_member("", "joins")
+    scheduling.see(a_custom_gang("a", 2), custom_member("a", "first"), bound(joins, node))
+    assert [*scheduling.state.queue.gated] == ["default/first"]
+    scheduling.see(bound(custom_member("a", "joins"), node))
+    scheduling.decide()
+    assert placed(scheduling) == ["first", "joins"]
+    check_replay(scheduling, *GANGS)
+
+
 def test_bound_members_count() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
