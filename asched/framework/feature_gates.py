@@ -46,15 +46,21 @@ class FeatureGates(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 DEFAULT_FEATURE_GATES = FeatureGates()
 
 
+def kept_fields(gates: FeatureGates) -> tuple[bool, bool]:
+    """Whether pods keep their pod-level resources in the spec, and those in the status."""
+    in_spec = gates.pod_level_resources
+    return in_spec, in_spec and gates.in_place_pod_level_resources_vertical_scaling
+
+
 def without_gated_fields(pod: Pod, gates: FeatureGates) -> Pod:
     """The pod without the fields of gates that are off. Nothing that reads the pod has to know the
     gates, because the fields are neither recorded nor in the state."""
     replace, status = msgspec.structs.replace, pod.status
     if pod.spec.resources is None and status.resources is None and not status.allocated_resources:
         return pod
-    if not gates.pod_level_resources and pod.spec.resources is not None:
+    in_spec, in_status = kept_fields(gates)
+    if not in_spec and pod.spec.resources is not None:
         pod = replace(pod, spec=replace(pod.spec, resources=None))
-    in_place = gates.in_place_pod_level_resources_vertical_scaling and gates.pod_level_resources
-    if not in_place and (status.resources is not None or status.allocated_resources is not None):
+    if not in_status and (status.resources is not None or status.allocated_resources is not None):
         pod = replace(pod, status=replace(status, resources=None, allocated_resources=None))
     return pod

@@ -483,20 +483,21 @@ class ClusterWatch:
         *,
         finished_pods: bool = False,
         annotations: Collection[str] = (),
+        relist_pods: bool = False,
     ) -> None:
-        """Watch these, too. Returns after the first attempt to list each new resource."""
+        """Watch these, too. Returns after the first attempt to list each new resource.
+
+        ``relist_pods``: list the pods again, even if the watch already shows all that is wanted.
+        """
         await self._started.wait()
         assert self._tasks is not None
-        pod_reflectors = [r for r in self.reflectors if r.resource is Resource.PODS]
-        if finished_pods and not self.finished_pods:
-            self.finished_pods = True
-            for reflector in pod_reflectors:
-                reflector.relist("")
-        if not self.annotations.issuperset(annotations):
-            self.annotations |= frozenset(annotations)
-            for reflector in pod_reflectors:
-                reflector.decoder.keep_annotations(self.annotations)
-                reflector.relist(reflector.field_selector)
+        wanted = self.annotations.union(annotations), self.finished_pods or finished_pods
+        if relist_pods or wanted != (self.annotations, self.finished_pods):
+            self.annotations, self.finished_pods = wanted
+            for reflector in self.reflectors:
+                if reflector.resource is Resource.PODS:
+                    reflector.decoder.keep_annotations(self.annotations)
+                    reflector.relist("" if self.finished_pods else reflector.field_selector)
         known = {reflector.resource for reflector in self.reflectors}
         for resource in resources:
             if resource not in known:

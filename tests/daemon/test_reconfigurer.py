@@ -372,6 +372,20 @@ async def test_gang_scheduling_can_be_enabled(tmp_path: Path) -> None:
         await check_replay(w, Hold)
 
 
+async def test_gate_of_pod_level_resources_can_be_enabled(tmp_path: Path) -> None:
+    gates = "PodLevelResources: false, InPlacePodLevelResourcesVerticalScaling: false"
+    three_cores = {"requests": {"cpu": "3"}}
+    async with world(tmp_path, nodes=1) as w:
+        w.add_pod("first", "0", resources=three_cores)
+        async with w.daemon(OWN + f"featureGates: {{{gates}}}\n") as daemon:
+            await w.until(lambda: w.node_of("first") == "n0")
+            await apply_config(daemon, OWN)
+            w.add_pod("second", "0", resources=three_cores)
+            await w.until(lambda: "Insufficient cpu" in w.message("second"))
+            assert daemon.cluster.nodes.requested("cpu")[0] == 3000
+        await check_replay(w)
+
+
 async def test_sessions_can_be_enabled_and_see_finished_pods(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         prepare(w)

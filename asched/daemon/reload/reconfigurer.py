@@ -17,6 +17,7 @@ from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError, SessionFiles
 from asched.daemon.startup import annotations_of, pod_reading, watched_resources
+from asched.framework.feature_gates import kept_fields
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError
 from asched.kube.errors import KubeConfigError
 from asched.kube.reflector import ClusterWatch
@@ -138,7 +139,8 @@ class Reconfigurer:
         replacement: ExtenderReplacement | None,
     ) -> None:
         targets, done = self._targets, anyio.Event()
-        unsynced = self._lists_to_await(new)
+        other_fields = kept_fields(new.feature_gates) != kept_fields(self._present.feature_gates)
+        unsynced = self._lists_to_await(new, relist_pods=other_fields)
         folded = partial(self._folded, new, replacement, done)
         targets.inbox.put_outcome(Reconfiguration(records, unsynced, folded))
         await done.wait()
@@ -146,11 +148,15 @@ class Reconfigurer:
             watched_resources(new.profiles, new.sessions, targets.load),
             finished_pods=bool(new.sessions),
             annotations=annotations_of(new.profiles, targets.load),
+            relist_pods=other_fields,
         )
 
-    def _lists_to_await(self, new: Configuration) -> dict[WatchedResource, int]:
+    def _lists_to_await(
+        self, new: Configuration, *, relist_pods: bool
+    ) -> dict[WatchedResource, int]:
         """Relist count, by resource, of the lists that decisions must wait for: those of
-        newly watched resources, and of pods if the new watch shows more of them."""
+        newly watched resources, and of pods if the new watch shows more of them or the state keeps
+        other fields (``relist_pods``)."""
         watch, load = self._targets.watch, self._targets.load
         relist_counts = {
             reflector.resource: reflector.relist_count for reflector in watch.reflectors
@@ -160,7 +166,7 @@ class Reconfigurer:
             (resource for resource in wanted if resource not in relist_counts), 0
         )
         annotations = annotations_of(new.profiles, load) - watch.annotations
-        if annotations or (new.sessions and not watch.finished_pods):
+        if relist_pods or annotations or (new.sessions and not watch.finished_pods):
             # A list that was requested before lacks them, even if it arrives only now.
             unsynced[Resource.PODS] = relist_counts[Resource.PODS] + 1
         return unsynced
