@@ -15,6 +15,7 @@ import msgspec
 
 from asched.framework.pod_groups import PodGroupKey, group_of
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.observation import to_printable
 from asched.state.stored_form import StoredForm
 
 
@@ -45,7 +46,8 @@ class WaitingPodsSnapshot(StoredForm):
 
 
 class WaitingPodHandle:
-    """A waiting pod for plugins; answers are stored and take effect with the next decision."""
+    """A waiting pod for plugins; answers are stored and take effect with the next decision. Those
+    for a pod that no longer waits are ignored, even if another one of its name waits."""
 
     __slots__ = ("_pods", "_state")
 
@@ -66,10 +68,14 @@ class WaitingPodHandle:
         return frozenset(self._state.pending_until_ns)
 
     def allow(self, plugin: str) -> None:
-        self._pods.answer(PermitAnswer(self.info.key, plugin, None))
+        self._answer(plugin, None)
 
     def reject(self, plugin: str, message: str) -> None:
-        self._pods.answer(PermitAnswer(self.info.key, plugin, message))
+        self._answer(to_printable(plugin), to_printable(message))
+
+    def _answer(self, plugin: str, message: str | None) -> None:
+        if self._pods.waiting.get(self.info.key) is self._state:
+            self._pods.answer(PermitAnswer(self.info.key, plugin, message))
 
 
 class _Answers:
