@@ -132,7 +132,7 @@ class Fold:
         state.queue.configure(profiles, record.queue, state.now_ns, pop_from_backoff=early)
         for entry in state.pods.values():
             if self._pods.is_ours(entry) and entry.info.key not in state.queue:
-                state.queue.add(entry.info, state.now_ns)
+                self._pods.enqueue(entry.info)
             else:
                 self._pods.reservations.repeat(entry)
         self._pods.reservations.repeat_deleted()

@@ -135,12 +135,16 @@ class PodFold:
             self.emit(_ASSIGNED_ADD, None, pod)
             return
         if self.is_ours(entry):
-            # As in kube-scheduler, nominations by other schedulers are ignored.
-            state.nominator.nominate(info, pod.status.nominated_node_name)
-            state.queue.add(info, state.now_ns)
+            self.enqueue(info)
         state.evictions.mark_needed(pod.uid)
         self.update_sessions(entry)
         self.emit(_UNSCHEDULED_ADD, None, pod)
+
+    def enqueue(self, info: PodInfo) -> None:
+        """A pending pod is ours from now on."""
+        # As in kube-scheduler, nominations by other schedulers are ignored.
+        self._state.nominator.nominate(info, info.pod.status.nominated_node_name)
+        self._state.queue.add(info, self._state.now_ns)
 
     def _update(self, entry: PodEntry, info: PodInfo) -> None:
         old, new = entry.info.pod, info.pod

@@ -421,6 +421,15 @@ def test_new_profiles_sort_all_waiting_pods() -> None:
     assert queue.names() == ["other"]
 
 
+def test_pods_of_a_new_profile_keep_their_nominations() -> None:
+    queue = Queue()
+    queue.see(a_pod("p", scheduler="batch", nominated="n0"), a_pod("q", nominated="n1"))
+    nominator = queue.fold.state.nominator
+    assert [*nominator.by_node] == ["n1"]
+    queue.apply(r.ProfilesLoaded((profile_of(name="batch"),)))
+    assert {node: [*pods] for node, pods in nominator.by_node.items()} == {"n0": ["default/p"]}
+
+
 def test_failed_binding_of_removed_profile_leaves_the_queue() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
