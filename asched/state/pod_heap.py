@@ -99,10 +99,11 @@ class PodHeap:
 
 
 class ActivePods(PodHeap):
-    """A heap that counts its pods by namespace."""
+    """A heap that counts its pods by namespace, and knows those with the key :data:`FIRST`."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._first: set[str] = set()
         self._counts: dict[str, int] = {}
         """By namespace; none is 0."""
 
@@ -110,7 +111,15 @@ class ActivePods(PodHeap):
         """Whether there are pods of other namespaces."""
         return len(self._counts) > (namespace in self._counts)
 
+    def has_first_place(self, key: str) -> bool:
+        """Whether the pod was pushed with the key :data:`FIRST`."""
+        return key in self._first
+
     def push(self, pod: QueuedPod, sort_key: Any) -> None:
+        if sort_key == FIRST:
+            self._first.add(pod.info.key)
+        else:
+            self._first.discard(pod.info.key)
         if pod.info.key not in self.pods:
             namespace = pod.info.namespace
             self._counts[namespace] = self._counts.get(namespace, 0) + 1
@@ -118,6 +127,7 @@ class ActivePods(PodHeap):
 
     def pop(self, key: str) -> QueuedPod | None:
         pod = super().pop(key)
+        self._first.discard(key)
         if pod is not None:
             namespace = pod.info.namespace
             left = self._counts[namespace] - 1
@@ -129,12 +139,13 @@ class ActivePods(PodHeap):
 
     def copy(self) -> Self:
         copied = super().copy()
-        vars(copied).update(_counts={**self._counts})
+        vars(copied).update(_counts={**self._counts}, _first={*self._first})
         return copied
 
     def clear(self) -> None:
         super().clear()
         self._counts.clear()
+        self._first.clear()
 
 
 SortKey = tuple[Any, ...]

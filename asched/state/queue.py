@@ -506,7 +506,8 @@ class SchedulingQueue:
             return
         if pod.entered_at_ns is None:
             pod.entered_at_ns = now_ns
-        self._active.push(pod, sort_key(profile, pod))
+        if not self._active.has_first_place(pod.info.key):
+            self._active.push(pod, sort_key(profile, pod))
         if cause:
             self.incoming[ACTIVE, cause] += 1
 

@@ -421,6 +421,24 @@ def test_new_profiles_sort_all_waiting_pods() -> None:
     assert queue.names() == ["other"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_pod_that_is_requeued_first_stays_first_when_it_changes(restarts: bool) -> None:
+    queue = Queue()
+    queue.see(a_pod("low"))
+    made_room = r.Rejected("default/low", "pod-low", 1, "released", requeue_now=True)
+    queue.apply(made_room)
+    queue.see(a_pod("high", priority=10))
+    assert queue.names() == ["low", "high"]
+    if restarts:
+        plugins = (SchedulingGates, NodeWatcher, RoomWatcher)
+        queue.fold = restore(checkpoint_of(queue.fold.state), loader(*plugins))
+    queue.see(labelled(a_pod("low"), changed="yes"))
+    assert queue.names() == ["low", "high"]
+    queue.assign()
+    queue.see(labelled(a_pod("high", priority=10), changed="yes"), a_pod("higher", priority=20))
+    assert queue.names() == ["higher", "high"]
+
+
 def test_pods_of_a_new_profile_keep_their_nominations() -> None:
     queue = Queue()
     queue.see(a_pod("p", scheduler="batch", nominated="n0"), a_pod("q", nominated="n1"))
