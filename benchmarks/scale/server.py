@@ -107,6 +107,8 @@ class ScaleServer:
         token = f'"continue":"{end}",' if continues else ""
         head = f'{{"metadata":{{{token}"resourceVersion":"{self._version}"}},"items":['
         body = b"".join((head.encode(), items, b"]}"))
+        assert request.transport is not None, "the request has a connection"
+        request.transport.set_write_buffer_limits(0)  # a write returns once the page is sent
         response = web.StreamResponse(headers=_HEADERS)
         response.content_length = len(body)
         await response.prepare(request)
