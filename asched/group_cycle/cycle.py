@@ -261,7 +261,7 @@ class GroupCycle:
             if not isinstance(member.decision, r.Rejected) or not member.preempts:
                 continue
             for victim in member.decision.victims:
-                key = cluster.pod_keys.get(victim.uid)
+                key = cluster.pods_by_uid.key_of(victim.uid)
                 if key is not None and cluster.pods[key].node:
                     found[victim.uid] = cluster.pods[key].info
             row, priority = cluster.nodes.row_of(member.node), member.queued.info.priority

@@ -7,7 +7,7 @@ and the fold has it keep an item before that item changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 from weakref import ref
 
@@ -17,8 +17,8 @@ ItemT = TypeVar("ItemT")
 class Capture(Generic[ItemT]):
     """The items of a collection as they were when the capture was made."""
 
-    def __init__(self, items: Iterable[ItemT], copy: Callable[[ItemT], ItemT]) -> None:
-        self._items = [*items]
+    def __init__(self, items: Sequence[ItemT], copy: Callable[[ItemT], ItemT]) -> None:
+        self._items = items
         self._copy = copy
         self._before: dict[int, ItemT] = {}
         """Copies of items that changed since, by the id of the item."""
@@ -38,11 +38,6 @@ class Capture(Generic[ItemT]):
             return tuple(self._items[begin:end])
         return tuple([before.get(id(item), item) for item in self._items[begin:end]])
 
-    def drop(self, count: int) -> bool:
-        """Forget the last ``count`` items. Returns whether there are more."""
-        del self._items[-count:]
-        return bool(self._items)
-
 
 class Captures(Generic[ItemT]):
     """The captures of one collection that are still in use."""
@@ -52,8 +47,9 @@ class Captures(Generic[ItemT]):
         self.used: list[ref[Capture[ItemT]]] = []
         """A plain list, because the fold tests for each change whether it is empty."""
 
-    def begin(self, items: Iterable[ItemT]) -> Capture[ItemT]:
-        """A capture of the items, in use as long as it is referred to."""
+    def begin(self, items: Sequence[ItemT]) -> Capture[ItemT]:
+        """A capture of the items, in use as long as it is referred to. ``items`` must not change,
+        only the items themselves."""
         capture = Capture(items, self._copy)
         self.used.append(ref(capture, self.used.remove))
         return capture

@@ -136,7 +136,7 @@ def encode(state: ClusterState, versions: VersionsSection | None = None) -> Step
         term_forms=state.guards.terms.snapshot(),
         quarantined=tuple(state.guards.quarantined.items()),
     )
-    entries = state.pod_captures.begin(state.pods.values())
+    entries = state.pod_captures.begin(state.pods_by_uid.captured())
     nodes, queue = state.nodes.snapshot(), state.queue.snapshot()
     pods = _PodNumbers(state.templates.snapshot())
     steps = _encode(pods, entries, nodes, queue, without_pods)
@@ -386,7 +386,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot[msgspec.Raw], known: KnownObjec
     infos = [entry.info for entry in snapshot.pods]
     keys = [info.key for info in infos]
     state.pods.update(zip(keys, snapshot.pods, strict=True))
-    state.pod_keys.update(zip([info.uid for info in infos], keys, strict=True))
+    state.pods_by_uid.fill(snapshot.pods)
     state.nominator.restore(snapshot.nominator)
     state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)

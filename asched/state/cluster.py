@@ -37,6 +37,7 @@ from asched.state.pending_evaluations import PendingEvaluations
 from asched.state.plugins import ReservePluginCalls
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex, VolumeIndex
+from asched.state.pod_order import PodsByUid
 from asched.state.preemption import Evictions, Nominator
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
@@ -131,8 +132,8 @@ class ClusterState:
         self.pods: dict[str, PodEntry] = {}
         self.pod_captures: Captures[PodEntry] = Captures(msgspec.structs.replace)
         """The pods that checkpoints still read."""
-        self.pod_keys: dict[str, str] = {}
-        """The key of each pod by its uid."""
+        self.pods_by_uid: PodsByUid[PodEntry] = PodsByUid()
+        """Also in the order of :attr:`pods`, for checkpoints."""
         self.templates = Templates()
         self.object_store = ObjectStore()
         self.seen = SeenVersions(self.pods, self.object_store)

@@ -357,7 +357,7 @@ class NodeTable(NodeTableView):
             allocatable=tuple(self.columns.allocatable),
             unoffered=tuple(self.columns.unoffered),
         )
-        return _to_form(self._captures.begin(self._pods), without_pods)
+        return _to_form(self._captures.begin([*self._pods]), without_pods)
 
     def restore(self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]) -> None:
         """Fill an empty table, or one that has the same rows already: every node in its row, with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, TypeVar, cast
 
 from asched.framework.caching import ChangeLog
@@ -112,9 +112,8 @@ class ObjectStore:
         """All objects by kind. A restored store has no place for a kind without objects, so the
         order of kinds is that of their names: equal states have equal checkpoints."""
         kinds = sorted(self.by_kind, key=lambda kind: kind.__name__)
-        return tuple(
-            cast(AnyObject, item) for kind in kinds for item in self.by_kind[kind].values()
-        )
+        items = chain.from_iterable(self.by_kind[kind].values() for kind in kinds)
+        return tuple(cast("Iterable[AnyObject]", items))
 
     def restore(self, snapshot: Iterable[AnyObject]) -> None:
         kind: type[Object]

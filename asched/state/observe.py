@@ -175,7 +175,7 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
             return None
         if state.sessions.has_finished(key, uid):
             return None
-        other_key = state.pod_keys.get(uid)
+        other_key = state.pods_by_uid.key_of(uid)
         if other_key is not None:
             # Nodes, evictions and decisions identify a pod by its uid.
             refuse(RefusedPod(key, uid, other_key))

@@ -128,7 +128,7 @@ class PodFold:
     def _add(self, info: PodInfo, template: int) -> None:
         state, pod = self._state, info.pod
         entry = state.pods[info.key] = PodEntry(info, template)
-        state.pod_keys[info.uid] = info.key
+        state.pods_by_uid.add(entry)
         self.update_group(entry)
         if pod.node_name:
             self.place(entry, pod.node_name, PlacementState.BOUND)
@@ -235,7 +235,7 @@ class PodFold:
     def on_deleted(self, key: str) -> None:
         state = self._state
         entry = state.pods.pop(key)
-        del state.pod_keys[entry.info.uid]
+        state.pods_by_uid.remove(entry.info.uid)
         pod = entry.info.pod
         state.templates.release(entry.template)
         state.guards.quarantined.pop(key, None)

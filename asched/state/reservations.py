@@ -160,7 +160,7 @@ class ReservationFold:
 
     def _entry(self, uid: str) -> PodEntry | None:
         state = self._state
-        return state.pods.get(state.pod_keys.get(uid, ""))
+        return state.pods.get(state.pods_by_uid.key_of(uid) or "")
 
     def _retry_others(self, ended: Assigned | None) -> None:
         """Retry the pods that wait for what was reserved."""

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -44,6 +44,20 @@ class ChurnFigures(msgspec.Struct):
     """From creation to binding."""
 
 
+class _Page(NamedTuple):
+    path: str
+    limit: int
+    """0 for all objects."""
+    begin: int
+    version: int
+    """Of the list: an older page is not used."""
+
+
+class _Collection(NamedTuple):
+    size: int
+    item: Callable[[int], bytes]
+
+
 class ScaleServer:
     """Serves one generated cluster."""
 
@@ -59,6 +73,8 @@ class ScaleServer:
         self._watchers: set[asyncio.Queue[bytes]] = set()
         self._history: deque[tuple[int, bytes]] = deque(maxlen=_HISTORY)
         """The latest changes of pods, for watches that begin after their list."""
+        self._prepared = _Page("", 0, 0, 0), b""
+        """The items of the page that is expected next."""
         self._figures = ChurnFigures()
         self._churn_began_s = 0.0
         self.first_binding_s: float | None = None
@@ -77,24 +93,45 @@ class ScaleServer:
             return await self._watch(request, pods=path == "/api/v1/pods")
         if path.startswith("/apis/scheduling.k8s.io/") and path.count("/") == 3:
             return _response({"kind": "Status", "code": 404}, 404)
-        return self._list(path, int(query.get("limit", 0)), int(query.get("continue", 0)))
+        limit, begin = int(query.get("limit", 0)), int(query.get("continue", 0))
+        return await self._list(request, _Page(path, limit, begin, self._version))
 
-    def _list(self, path: str, limit: int, begin: int) -> web.Response:
-        cluster = self._cluster
-        namespaces = (
-            list(cluster.namespaces(self._next_pod)) if path.endswith("/namespaces") else []
-        )
-        collections: dict[str, tuple[int, Callable[[int], bytes]]] = {
-            "/api/v1/namespaces": (len(namespaces), lambda number: namespaces[number]),
-            "/api/v1/nodes": (cluster.nodes, cluster.node),
-            "/api/v1/pods": (self._next_pod, self._listed_pod),
-        }
-        total, item = collections.get(path, (0, cluster.node))
-        end = min(total, begin + limit) if limit else total
-        items = b",".join(filter(None, map(item, range(begin, end))))
-        token = f'"continue":"{end}",' if end < total else ""
+    async def _list(self, request: web.BaseRequest, page: _Page) -> web.StreamResponse:
+        """Sends a page, and generates the next one afterwards: an API server on another machine
+        does so while the scheduler reads the page."""
+        known, items = self._prepared
+        if known != page:
+            items = self._items(page)
+        end = page.begin + page.limit
+        continues = bool(page.limit) and end < self._collection(page.path).size
+        token = f'"continue":"{end}",' if continues else ""
         head = f'{{"metadata":{{{token}"resourceVersion":"{self._version}"}},"items":['
-        return web.Response(body=b"".join((head.encode(), items, b"]}")), headers=_HEADERS)
+        body = b"".join((head.encode(), items, b"]}"))
+        assert request.transport is not None, "the request has a connection"
+        request.transport.set_write_buffer_limits(0)  # a write returns once the page is sent
+        response = web.StreamResponse(headers=_HEADERS)
+        response.content_length = len(body)
+        await response.prepare(request)
+        await response.write(body)
+        await response.write_eof()
+        if continues:
+            following = page._replace(begin=end)
+            self._prepared = following, self._items(following)
+        return response
+
+    def _items(self, page: _Page) -> bytes:
+        size, item = self._collection(page.path)
+        end = min(size, page.begin + page.limit) if page.limit else size
+        return b",".join(filter(None, map(item, range(page.begin, end))))
+
+    def _collection(self, path: str) -> _Collection:
+        cluster = self._cluster
+        if path == "/api/v1/nodes":
+            return _Collection(cluster.nodes, cluster.node)
+        if path == "/api/v1/pods":
+            return _Collection(self._next_pod, self._listed_pod)
+        names = [*cluster.namespaces(self._next_pod)] if path == "/api/v1/namespaces" else []
+        return _Collection(len(names), names.__getitem__)
 
     def _listed_pod(self, number: int) -> bytes:
         if number < self._cluster.pods:
