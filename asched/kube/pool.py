@@ -143,11 +143,6 @@ _Line = deque[asyncio.Future[_Connection | None]]
 _MAX_CONNECTING = 4
 """Connections that are being opened at the same time. Meanwhile a burst uses those that are open: a
 TLS handshake costs as much CPU as several requests, and the API server pays even more."""
-_UNPACED = 16
-"""Number of connections from which on new ones are opened slowly. If the API server uses all of its
-CPU, more connections only add handshakes; if its answers take long, a few a second suffice."""
-_PACE_S = 0.5
-"""Then one of the :data:`_MAX_CONNECTING` is opened in this time."""
 CONNECT_TIMEOUT_S = 30.0
 """Limit for a new connection of a long response, and for one through a proxy."""
 _MAX_URGENT_IN_ROW = 3
@@ -353,16 +348,10 @@ class ConnectionPool:
             why = f"cannot connect to {endpoint.address}: {describe(error)}"
             raise NoResponseError(why, sent=False) from None
         finally:
-            if len(self._connections) > _UNPACED:
-                self.loop.call_later(_PACE_S, self._end_connecting)
-            else:
-                self._end_connecting()
+            self._connecting -= 1
+            if self._may_connect():
+                self._give(None)
         return connection
-
-    def _end_connecting(self) -> None:
-        self._connecting -= 1
-        if self._may_connect():
-            self._give(None)
 
 
 def _time_out(waiter: asyncio.Future[_Connection | None]) -> None:

@@ -186,29 +186,6 @@ async def test_burst_opens_few_connections_at_a_time(monkeypatch: pytest.MonkeyP
     assert most == 4
 
 
-@pytest.mark.parametrize(("pace_s", "opened"), [(60.0, 20), (0.001, 32)])
-async def test_further_connections_of_large_burst_are_opened_slowly(
-    monkeypatch: pytest.MonkeyPatch, pace_s: float, opened: int
-) -> None:
-    monkeypatch.setattr("asched.kube.pool._PACE_S", pace_s)
-    reached, answering = anyio.Event(), anyio.Event()
-
-    async def held(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if server.accepted == opened:
-            reached.set()
-        await answering.wait()
-        await polite(reader, writer)
-
-    server = Server(held)
-    async with pool(limit=32) as connections, server.run() as endpoint:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(together, 100, partial(exchange, connections, endpoint, 60))
-            with anyio.fail_after(10.0):
-                await reached.wait()
-            answering.set()
-        assert server.accepted == opened
-
-
 async def test_unsolicited_response_closes_connection() -> None:
     received = anyio.Event()
 
