@@ -129,20 +129,28 @@ class Attempt:
         answer = call(plugin, "PreFilter", plugin.common_answer, self._pod)
         if answer is None:
             return None
+        rejections, own = answer.rejections, None
         shared: ShapeFilters | None = None
-        if answer.rejections is None:
-            shared = self._cache.filters(self._profile, self._pod)
-        elif rank is not None:
+        if rejections is not None and rank is not None:
             shared = self._cache.common_filters(
-                self._profile, self._pod, rank, plugin.name, answer.rejections
+                self._profile, self._pod, rank, plugin.name, rejections
             )
+        if shared is None and (rejections is None or answer.classes is None):
+            shared = self._cache.filters(self._profile, self._pod)
+            if rejections is not None:
+                if rank is None or not shared.was_steady:
+                    return None
+                # The shared scores are valid for the nodes that are left.
+                own = PodFilterResult(rank, plugin.name, rejections)
         if shared is None or not shared.count or not shared.pre_filter.passes:
             return None
         found = FeasibleNodes(shared, self._applicable.inapplicable)
-        if found.has_errors:
-            return None
         found.common, found.common_by, found.count = answer, plugin.name, shared.count
-        return found
+        if own is not None:
+            found.own.append(own)
+            found.feasible = shared.feasible & answer.passing
+            found.count = int(np.count_nonzero(found.feasible))
+        return None if found.has_errors or not found.count else found
 
     def _pre_filter(self, found: FeasibleNodes) -> None:
         """``RunPreFilterPlugins`` of kube-scheduler: an unresolvable rejection ends it; after an
@@ -341,10 +349,13 @@ class Attempt:
                 return shared.best(self._pod)
             if shared.is_steady(self._pod):
                 return self._best_of_shared(found, shared)
-        if all_shared and found.common is not None:
-            kept = shared.kept_best(self._pod, found.common)
-            if kept is not None:
-                return kept
+        if found.common is not None and extender_scores is None:
+            if all_shared:
+                kept = shared.kept_best(self._pod, found.common)
+                if kept is not None:
+                    return kept
+            elif found.common.classes is None and shared.is_steady(self._pod):
+                return self._best_of_shared(found, shared)
         nodes = self._prepare_scores(found)
         skipped = found.state.skip_score
         scorers = [w for w in self._applicable.score if w.plugin.name not in skipped]

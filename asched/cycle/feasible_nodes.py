@@ -41,8 +41,8 @@ class FeasibleNodes:
     """The feasible nodes and the reasons of the others. Valid until the state changes."""
 
     common: CommonAnswer | None = None
-    """Of the plugin :attr:`common_by`, which is the only one that is not shared. ``shared``
-    includes its rejections."""
+    """Of the plugin :attr:`common_by`, which is the only one that is not shared. Its rejections are
+    in ``shared`` or :attr:`own`."""
     common_by = ""
 
     def __init__(

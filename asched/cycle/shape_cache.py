@@ -123,10 +123,11 @@ class ApplicabilityCache:
 
 _MAX_SHAPES = 128
 _MAX_PROFILES = 64
-_MIN_COMMON_ATTEMPTS = 10
-"""Attempts with one common answer, after which keeping results for it pays: they take about as
-long as computing these results."""
-_MAX_COUNTED = 256
+_MIN_COMMON_ATTEMPTS = 30
+"""Attempts with one common answer, after which keeping results for it pays: another attempt takes a
+tenth of the time of computing these results, or less."""
+_MAX_COUNTED = 16
+"""With more answers, each result would have to be updated for many nodes whenever it is used."""
 
 _Key = tuple[Profile, PodShape, FilterResult | None]
 """With the rejections of a common answer."""

@@ -345,6 +345,11 @@ class ShapeFilters:
             self._nominated[priority] = NominatedFilterCache()
         return self._nominated[priority]
 
+    @property
+    def was_steady(self) -> bool:
+        """The last answer of :meth:`ShapeScores.is_steady`; False before the first."""
+        return self._scores.was_steady
+
     def scores(self, pod: PodInfo) -> ShapeScores:
         """The updated shared scores; valid until the next :meth:`refresh`. Raises
         :class:`PluginFailure`.

@@ -140,7 +140,8 @@ class ShapeScores:
         self._totals: TopScores | None = None
         """Weighted sums of the scores; None if they have to be recomputed."""
         self._groups = ScoreGroupCache()
-        self._steady = False
+        self.was_steady = False
+        """The last answer of :meth:`is_steady`."""
         self._normalized_part = np.zeros(0, np.int64)
         self._fixed_part: Int64Column | None = None
         self._scored = False
@@ -176,7 +177,7 @@ class ShapeScores:
 
         ``some_more``: rows became feasible. :meth:`rows_changed` reports all of them, too.
         """
-        if some_more or not self._steady:
+        if some_more or not self.was_steady:
             self._totals = None
 
     # -- updates ------------------------------------------------------------------------------
@@ -341,7 +342,7 @@ class ShapeScores:
         :class:`PluginFailure`.
         """
         self.top(pod)
-        return self._steady
+        return self.was_steady
 
     def top(self, pod: PodInfo) -> TopScores:
         """:meth:`total` and its best rows. Raises :class:`PluginFailure`."""
@@ -349,7 +350,7 @@ class ShapeScores:
             everywhere = self._count == self._table.size
             feasible = slice(None) if everywhere else np.flatnonzero(self._feasible)
             part = np.zeros(self._table.size, np.int64)
-            self._steady = True
+            self.was_steady = True
             for plugin, weight in self._scorers.all:
                 if not derives(plugin, NormalizeScore):
                     continue
@@ -358,7 +359,7 @@ class ShapeScores:
                 if plugin.by_extremes and len(raw) and bool((raw == raw[:1]).all()):
                     part += normalized(plugin, self._state, pod, raw[:1]) * weight
                 else:
-                    self._steady = False
+                    self.was_steady = False
                     part[feasible] += normalized(plugin, self._state, pod, raw) * weight
             self._normalized_part, self._fixed_part = part, None
             total = self._sum(slice(None))

@@ -13,7 +13,7 @@ import numpy as np
 from asched.framework.caching import ChangeLog
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import NormalizeScore, ScoreAllPlugin
-from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column
+from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, FilterResult, Int64Column
 from asched.framework.pod_info import PodInfo
 
 
@@ -106,6 +106,8 @@ class CommonAnswer(NamedTuple):
     """By row of the cluster's nodes; None if it rejects no node. Equal results are one object."""
     classes: NodeClasses | None
     """None if the plugin does not score: PreScore would return Skip."""
+    passing: BoolColumn | bool = True
+    """By row, whether :attr:`rejections` has no status."""
 
 
 class ScoresByClass(ScoreAllPlugin, NormalizeScore):

@@ -83,8 +83,8 @@ class TermTable:
 
     @property
     def distinctions(self) -> tuple[int, int]:
-        """Changes when terms distinguish more labels, or others."""
-        return self.generation, self._conditions.distinctions
+        """Changes when terms distinguish more labels, or others, and with the first term."""
+        return self.generation, self._conditions.distinctions + bool(self._terms)
 
     @property
     def topology_keys(self) -> Collection[str]:

@@ -62,19 +62,21 @@ def _repelling(name: str, node: str, term: PodAffinityTerm, *, preferred: bool =
     return bound(msgspec.structs.replace(pod, spec=spec), node)
 
 
-def _node(random: Random, number: int) -> Node:
+def _node(random: Random, number: int, tainted: float) -> Node:
     zone = {"zone": f"z{random.randrange(3)}"} if random.random() < 0.9 else {}
     node = a_node(f"n{number}", labels={_HOST: f"n{number}", **zone})
     avoided = Taint(key="busy", effect="PreferNoSchedule")
-    taints = (avoided,) if random.random() < 0.3 else ()
+    taints = (avoided,) if random.random() < tainted else ()
     spec = msgspec.structs.replace(node.spec, taints=taints)
     return msgspec.structs.replace(node, spec=spec)
 
 
 def _decide_in_random_cluster(seed: int) -> list[r.AnyRecord]:
+    """With an even seed, scores do not depend on which nodes are left."""
+    tainted = 0.3 * (seed % 2)
     random, fold, made = Random(seed), default_fold(), list[r.AnyRecord]()
     for number in range(_NODES):
-        _observe(fold, _node(random, number))
+        _observe(fold, _node(random, number, tainted))
     decider, repelling = Decider(fold.state), list[Pod]()
     for number in range(120):
         change = random.random()
@@ -88,7 +90,7 @@ def _decide_in_random_cluster(seed: int) -> list[r.AnyRecord]:
         elif change < 0.12 and repelling:
             _delete(fold, repelling.pop(random.randrange(len(repelling))))
         elif change < 0.16:
-            _observe(fold, _node(random, at))
+            _observe(fold, _node(random, at, tainted))
         elif change < 0.18:
             _delete(fold, a_node(f"n{at}"))
         _observe(fold, a_pod(f"p{number}", {"cpu": "100m"}, labels={"app": random.choice(_APPS)}))
@@ -119,7 +121,7 @@ def test_decisions_are_those_without_common_answers(
     with monkeypatch.context() as patch:
         created = _count_results(patch)
         made = _decide_in_random_cluster(seed)
-    assert True in created
+    assert (True in created) or not seed % 2
     monkeypatch.setattr(InterPodAffinity, "common_answer", lambda *_: None)
     assert made == _decide_in_random_cluster(seed)
 
@@ -137,20 +139,27 @@ def _decide_about_apps(fold: Fold, apps: int, pods: int) -> list[str]:
     return nodes
 
 
-def _cluster(apps: int) -> Fold:
-    """One node repels all applications, and for each application there is one that repels it."""
+def _cluster(apps: int, *, steady: bool = True) -> Fold:
+    """One node repels all. ``steady``: scores do not depend on which nodes are left."""
     fold = default_fold()
     for number in range(_NODES):
-        _observe(fold, a_node(f"n{number}", labels={_HOST: f"n{number}"}))
+        node = a_node(f"n{number}", labels={_HOST: f"n{number}"})
+        avoided = (Taint(key="busy", effect="PreferNoSchedule"),)
+        if not number and not steady:
+            node = msgspec.structs.replace(
+                node, spec=msgspec.structs.replace(node.spec, taints=avoided)
+            )
+        _observe(fold, node)
     every = tuple(f"app-{number}" for number in range(apps))
     _observe(fold, _repelling("all", "n0", _term(every, _HOST)))
     return fold
 
 
+@pytest.mark.parametrize("steady", [True, False])
 def test_applications_that_the_same_nodes_reject_share_results(
-    monkeypatch: pytest.MonkeyPatch,
+    steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fold, created = _cluster(40), _count_results(monkeypatch)
+    fold, created = _cluster(40, steady=steady), _count_results(monkeypatch)
     for number in range(40):
         # Selects all: the terms differ, the nodes do not.
         term = _term((f"app-{number}",), _HOST)
@@ -161,8 +170,29 @@ def test_applications_that_the_same_nodes_reject_share_results(
     assert created.count(True) == 1
 
 
+def test_applications_that_other_nodes_reject_share_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shape_cache, "_MAX_COUNTED", 4)
+    fold, created, calls = _cluster(200), _count_results(monkeypatch), [0]
+    for number in range(200):
+        term = _term((f"app-{number}",), _HOST)
+        _observe(fold, _repelling(f"b{number}", f"n{1 + number % 11}", term))
+    original = InterPodAffinity.pre_filter
+
+    def pre_filter(*args: Any) -> Any:
+        calls[0] += 1
+        return original(*args)
+
+    monkeypatch.setattr(InterPodAffinity, "pre_filter", pre_filter)
+    nodes = _decide_about_apps(fold, 200, 400)
+    assert all(node not in ("n0", f"n{1 + number % 200 % 11}") for number, node in enumerate(nodes))
+    assert created == [False]
+    assert calls[0] == 1
+
+
 def test_results_for_few_pods_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Computing them takes as long as ten attempts without them."""
+    """Computing them takes as long as tens of attempts without them."""
     fold, created = _cluster(_NODES), _count_results(monkeypatch)
     for number in range(_NODES):
         _observe(fold, _repelling(f"b{number}", f"n{number}", _term((f"app-{number}",), _HOST)))

@@ -204,7 +204,7 @@ class InterPodAffinity(
         scores = None if self._needs_own_preferences else self._scores_now(affinity)
         if rejections is None and scores is None:
             return _NO_ANSWER
-        return CommonAnswer(rejections, scores)
+        return CommonAnswer(rejections, scores, True if violations is None else violations == 0)
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return nodes.align(state.read(_PREFERRED).raw)

@@ -61,28 +61,30 @@ class _LabelClasses:
     def __init__(self, cluster: Cluster, kinds: Sequence[TermKind]) -> None:
         self._cluster = cluster
         self._kinds = kinds
+        self._tables: list[tuple[TermKind, TermTable]] = []
         self._classes: LruCache[object, LabelClass] = LruCache(_MAX_LABEL_SETS)
         self._known: LruCache[int, LabelClass] = LruCache(_MAX_LABEL_SETS)
         self._terms_version = -1
-        self._tables: list[tuple[TermKind, TermTable]] = []
-        self._stamps: list[tuple[bool, tuple[int, int]]] = []
-        """Of the tables, for which :attr:`_known` is valid."""
+        self._distinctions: list[tuple[int, int]] = []
+        """Those of the tables for which :attr:`_known` is valid."""
 
     def of(self, labels: LabelSet) -> LabelClass:
         version = self._cluster.affinity_terms_version
         if version != self._terms_version:
-            tables = [(kind, self._cluster.affinity_terms(kind)) for kind in self._kinds]
-            stamps = [(bool(table.size), table.distinctions) for _, table in tables]
-            if stamps != self._stamps:
+            if not self._tables:
+                self._tables = [(kind, self._cluster.affinity_terms(kind)) for kind in self._kinds]
+            distinctions = [table.distinctions for _, table in self._tables]
+            if distinctions != self._distinctions:
                 self._known.clear()
-                self._stamps = stamps
-            self._tables = [(kind, table) for kind, table in tables if table.size]
+                self._distinctions = distinctions
             self._terms_version = version
         return self._known.get(labels.number, lambda: self._class_of(labels))
 
     def _class_of(self, labels: LabelSet) -> LabelClass:
         by_kind = [
-            (kind, table.generation, table.distinguished(labels)) for kind, table in self._tables
+            (kind, table.generation, table.distinguished(labels))
+            for kind, table in self._tables
+            if table.size
         ]
         key = (labels.namespace, *by_kind)
         return self._classes.get(key, lambda: LabelClass(labels.namespace, by_kind))
