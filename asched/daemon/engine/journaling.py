@@ -129,7 +129,7 @@ class _Due(NamedTuple):
 class Checkpoints:
     """Writes checkpoints to the journal while the engine runs.
 
-    A turn of the engine only takes a snapshot (some milliseconds for ten thousand pods). Encoding
+    A turn of the engine only takes a snapshot (some milliseconds for 200,000 pods). Encoding
     and writing happen between later turns, in small steps. A failed checkpoint is logged and
     dropped: it would only save time.
     """
