@@ -136,7 +136,11 @@ def encode(state: ClusterState, versions: VersionsSection | None = None) -> Step
         term_forms=state.guards.terms.snapshot(),
         quarantined=tuple(state.guards.quarantined.items()),
     )
-    entries = state.pod_captures.begin(state.pods_by_uid.captured())
+    pods_now: Sequence[PodEntry] = state.pods_by_uid.captured()
+    if len(pods_now) != len(state.pods):
+        # The state is damaged. The comparer finds where, so it has to be what decisions read.
+        pods_now = [*state.pods.values()]
+    entries = state.pod_captures.begin(pods_now)
     nodes, queue = state.nodes.snapshot(), state.queue.snapshot()
     pods = _PodNumbers(state.templates.snapshot())
     steps = _encode(pods, entries, nodes, queue, without_pods)

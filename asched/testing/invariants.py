@@ -94,6 +94,8 @@ def _check_objects(state: ClusterState) -> None:
     _check_preemptors(state)
     _check_sessions(state)
     _check_groups(state)
+    in_order = state.pods_by_uid.captured()[:]
+    _demand(in_order == [*state.pods.values()], "pods in order of arrival are not those by key")
 
 
 def _demand(holds: bool, what: str) -> None:
