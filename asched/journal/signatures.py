@@ -53,7 +53,14 @@ class SignedState(NamedTuple):
     """None without a key."""
     signed: TreeHead | None
     """That of :attr:`stored`."""
+    heads: Sequence[TreeHead]
+    """:attr:`signed`, and those that are anchored."""
     roots: ExpectedRoots
+
+    @property
+    def latest(self) -> TreeHead | None:
+        """The head that was signed last, wherever it is. A writer signs one before it appends."""
+        return max(self.heads, key=lambda head: (head.epoch, head.size, head.final), default=None)
 
 
 async def signed_state(journal: JournalStore, anchored: Sequence[AnchoredHead] = ()) -> SignedState:
@@ -72,17 +79,19 @@ async def signed_state(journal: JournalStore, anchored: Sequence[AnchoredHead] =
     roots = ExpectedRoots()
     for statement in log.statements:
         _checked(roots.add_position, statement.position, f"statement {statement.number}")
-    signed = None
+    signed, heads = None, []
     if stored is not None:
         signed = _head_of(log, stored, "the signed head")
+        heads.append(signed)
         roots.add_head(signed, f"the head that was signed at {_time(signed.signed_at_ns)}")
     elif log.keys and not _has_only_its_key(log, head):
         raise JournalCorruptError("the journal has a key, but its signed head was deleted")
     for source, anchor in anchored:
         anchored_head = _head_of(log, anchor, source)
+        heads.append(anchored_head)
         at = _time(anchored_head.signed_at_ns)
         roots.add_head(anchored_head, f"the head of {at} in {source}")
-    return SignedState(log, stored, signed, roots)
+    return SignedState(log, stored, signed, heads, roots)
 
 
 def _has_only_its_key(log: StatementLog, head: Head) -> bool:
@@ -147,16 +156,17 @@ async def check_history(
     async for _ in reader.ranges():
         pass
     roots.check_complete(reader.head)
-    signed_seq = 0
-    if state.signed is not None:
-        check_final(state.signed, reader.head)
-        signed_seq = state.signed.seq
+    check_final(state.latest, reader.head)
+    signed_seq = 0 if state.signed is None else state.signed.seq
     return CheckedHistory(reader.head, reader.tree, signed_seq)
 
 
-def check_final(signed: TreeHead, head: Head) -> None:
-    """Raises :class:`JournalCorruptError` if records follow the last one of a stopped writer."""
-    if signed.final and head.seq > signed.seq:
+def check_final(signed: TreeHead | None, head: Head) -> None:
+    """Raises :class:`JournalCorruptError` if records follow the last one of a stopped writer.
+
+    ``signed``: the latest signed head.
+    """
+    if signed is not None and signed.final and head.seq > signed.seq:
         raise JournalCorruptError(
             f"records {signed.seq + 1} to {head.seq} were inserted: the writer had stopped at"
             f" record {signed.seq}"

@@ -177,7 +177,7 @@ async def verify_journal(
         heads.check(batches)
         if progress is not None:
             progress(end.head.seq)
-    writers = await _verify_rest(store, state, heads, end)
+    writers = await _verify_rest(store, state, anchored, heads, end)
     return VerificationResult(
         head=TrustedHead(end.head.seq, end.head.hash),
         batches=end.head.batch - start.batch,
@@ -275,7 +275,11 @@ def _verify_range(batches: BatchRange, before: _End, tree: Frontier, roots: Expe
 
 
 async def _verify_rest(
-    store: JournalStore, state: SignedState, heads: _ExpectedHeads, end: _End
+    store: JournalStore,
+    state: SignedState,
+    anchored: Sequence[AnchoredHead],
+    heads: _ExpectedHeads,
+    end: _End,
 ) -> int:
     """Check what is no part of the chain. Returns the number of writers."""
     writers = await _verify_writers(store, end.epoch, state.signed)
@@ -283,18 +287,11 @@ async def _verify_rest(
     heads.check_complete(end.head)
     state.roots.check_complete(end.head)
     await _verify_checkpoints(store)
-    await _verify_final(store, state, end.head)
+    if state.latest is not None and state.latest.final and end.head.seq > state.latest.seq:
+        # A writer may have started during the verification.
+        check_final((await signed_state(store, anchored)).latest, end.head)
     await store.check_definitions()
     return writers
-
-
-async def _verify_final(store: JournalStore, state: SignedState, head: Head) -> None:
-    """Check that no record follows the last one of a stopped writer, unless a writer started
-    during the verification."""
-    if state.signed is not None and state.signed.final and head.seq > state.signed.seq:
-        now = await signed_state(store)
-        if now.signed is None or now.signed.final:
-            check_final(state.signed, head)
 
 
 async def _check_all_chained(store: JournalStore, head: Head) -> None:

@@ -15,7 +15,9 @@ from asched.cli.main import app
 from asched.daemon.signing.signer import HeadSigner, head_metrics
 from asched.journal import open_journal
 from asched.journal.archive import archive, restore
+from asched.journal.chain import seal
 from asched.journal.chain_reader import ChainReader
+from asched.journal.codec import CODEC
 from asched.journal.errors import ArchivedError, JournalCorruptError, JournalError
 from asched.journal.sealing import BEGINNING
 from asched.journal.signatures import (
@@ -30,6 +32,8 @@ from asched.journal.verification import verify_journal
 from asched.kube.timing import SystemClock
 from asched.proof.heads import SignedHead
 from asched.proof.keys import JournalKeys, SigningKey
+from asched.proof.statements import Position
+from tests.journal import forging
 from tests.journal.samples import turn
 from tests.journal.test_archive import fill, move
 from tests.journal.test_verification import engine_url, tamper
@@ -39,12 +43,16 @@ KEYS = JournalKeys(KEY)
 TRUSTED = JournalKeys(None, (KEY.public_key,))
 
 
-async def signed(store: JournalStore) -> None:
-    """Sign the present head."""
+async def end_of(store: JournalStore) -> Position:
     reader = ChainReader.from_beginning(store)
     async for _ in reader.ranges():
         pass
-    await sign_head(store, KEY, reader.position, 1)
+    return reader.position
+
+
+async def signed(store: JournalStore) -> SignedHead:
+    """Sign the present head."""
+    return await sign_head(store, KEY, await end_of(store), 1)
 
 
 async def fault(url: str, archived: Path | None = None) -> str:
@@ -259,3 +267,40 @@ async def test_metrics_are_an_anchor(tmp_path: Path) -> None:
     code, error = await anyio.to_thread.run_sync(verify)
     assert (code, error.count("\n")) == (1, 1)
     assert "it once had record 9" in error
+
+
+# -- restore an earlier signed head, and invent records after a stop that is anchored -------------
+
+
+async def test_records_after_an_anchored_stop_are_detected(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        epoch = await store.claim("a", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=1)
+        position = await end_of(store)
+        periodic = await sign_head(store, KEY, position, 2)
+        stop = AnchoredHead("the anchor", await sign_head(store, KEY, position, 3, final=True))
+        sealed = seal(await store.head(), list(map(CODEC.encode, turn(2))), epoch, 4)
+    forging.restore_head(path, periodic.line, periodic.head.size)
+    forging.append(path, sealed)
+    message = "records 4 to 6 were inserted: the writer had stopped at record 3"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await verify_journal(store)  # without the anchor, it is a crash
+        for check in (verify_journal(store, anchored=[stop]), check_history(store, [stop])):
+            with pytest.raises(JournalCorruptError, match=message):
+                await check
+
+
+async def test_next_writer_continues_after_an_anchored_stop(database_url: str) -> None:
+    async with open_journal(database_url, keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=1)
+        position = await end_of(store)
+        stop = AnchoredHead("the anchor", await sign_head(store, KEY, position, 2, final=True))
+        await store.claim("b", claimed_at_ns=3)
+        await sign_head(store, KEY, position, 3)
+        await store.append(turn(2), written_at_ns=4)
+        assert (await verify_journal(store, anchored=[stop])).head.seq == 6
+        assert await check_history(store, [stop]) is not None
