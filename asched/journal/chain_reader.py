@@ -84,12 +84,17 @@ class ChainReader:
     def __init__(
         self, journal: JournalStore, head: Head, tree: Frontier, roots: ExpectedRoots | None = None
     ) -> None:
-        """``tree``: of all batches up to ``head``, which are not read. ``roots`` are compared while
-        reading."""
+        """``tree``: of all batches up to ``head``, which are not read. ``roots`` are compared from
+        there on, also while reading.
+
+        Raises :class:`JournalCorruptError` if ``tree`` is not the expected one.
+        """
         self.head = head
         self.tree = tree
         self._journal = journal
         self._roots = roots or ExpectedRoots()
+        self._roots.forget_before(tree.size)
+        self._roots.check(tree, head.seq)
         self._rest: list[StoredRecord] = []
         """Records of the batch at the start that are to be read, too."""
 
@@ -108,18 +113,20 @@ class ChainReader:
         return cls(journal, head, position.tree, roots)
 
     @classmethod
-    async def after_checkpoint(cls, journal: JournalStore, seq: int) -> ChainReader:
+    async def after_checkpoint(
+        cls, journal: JournalStore, seq: int, roots: ExpectedRoots | None = None
+    ) -> ChainReader:
         """A reader of the records after a checkpoint's record; of all records for 0.
 
         Raises :class:`JournalCorruptError` if the checkpoint is of another history.
         """
         if seq == 0:
-            return cls.from_beginning(journal)
+            return cls.from_beginning(journal, roots)
         log = log_of(await journal.statements())
         statement = log.checkpoint(seq)
         if statement is None:
             raise JournalCorruptError(f"no statement is about the checkpoint at record {seq}")
-        reader = cls.after(journal, checked(log, statement).position)
+        reader = cls.after(journal, checked(log, statement).position, roots)
         await reader.start_within_batch(seq)
         return reader
 

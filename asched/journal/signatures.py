@@ -9,7 +9,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from asched.journal.chain import GENESIS_HASH, Head, Segment
 from asched.journal.chain_reader import ChainReader, ExpectedRoots
 from asched.journal.errors import JournalCorruptError, JournalError
-from asched.journal.sealing import log_of, segment_digest, signers_for
+from asched.journal.sealing import BEGINNING, log_of, segment_digest, signers_for
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
 from asched.proof import ProofError
@@ -56,6 +56,22 @@ class SignedState(NamedTuple):
     heads: Sequence[TreeHead]
     """:attr:`signed`, and those that are anchored."""
     roots: ExpectedRoots
+
+    async def archive_end(self, journal: JournalStore) -> Position:
+        """The end of the archive of ``journal``, which has one.
+
+        Raises :class:`JournalCorruptError` if no statement is about it.
+        """
+        segments, archived = await journal.segments(), await journal.archived()
+        statement = self.log.segment(segments[-1].segment)
+        assert statement is not None  # signed_state() checked the segments
+        position = statement.position
+        if Head(position.seq, position.batch, position.hash) != archived:
+            raise JournalCorruptError(
+                f"statement {statement.number} is not about the end of the archive at record"
+                f" {archived.seq}"
+            )
+        return position
 
     @property
     def latest(self) -> TreeHead | None:
@@ -146,12 +162,8 @@ async def check_history(
     signers_for(log, journal.keys)
     size = 0 if state.signed is None else state.signed.size
     before = [s.position for s in log.statements if s.position.batch <= size]
-    reader = ChainReader.from_beginning(journal, roots)
-    if before:
-        latest = max(before, key=lambda position: position.batch)
-        reader = ChainReader.after(journal, latest, roots)
-    roots.forget_before(reader.tree.size)
-    roots.check(reader.tree, reader.head.seq)
+    latest = max(before, key=lambda position: position.batch, default=BEGINNING)
+    reader = ChainReader.after(journal, latest, roots)
     await reader.check_start()
     async for _ in reader.ranges():
         pass

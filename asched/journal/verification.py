@@ -225,15 +225,7 @@ async def _start(
             f"records 1 to {archived.seq} are in the archive: give its directory with --archive"
             " DIR, or verify only what follows with --skip-archive"
         )
-    segments = await store.segments()
-    statement = state.log.segment(segments[-1].segment)
-    assert statement is not None  # signed_state() checked the segments
-    position = statement.position
-    if Head(position.seq, position.batch, position.hash) != archived:
-        raise JournalCorruptError(
-            f"statement {statement.number} is not about the end of the archive at record"
-            f" {archived.seq}"
-        )
+    position = await state.archive_end(store)
     state.roots.forget_before(position.batch)
     state.roots.check(position.tree, position.seq)
     return _Start(archived, position.tree, archived.seq)

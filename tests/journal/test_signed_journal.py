@@ -17,6 +17,7 @@ from asched.journal import open_journal
 from asched.journal.archive import archive, restore
 from asched.journal.chain import seal
 from asched.journal.chain_reader import ChainReader
+from asched.journal.checkpoints import checkpoint_before, write_checkpoints
 from asched.journal.codec import CODEC
 from asched.journal.errors import ArchivedError, JournalCorruptError, JournalError
 from asched.journal.sealing import BEGINNING
@@ -33,6 +34,8 @@ from asched.kube.timing import SystemClock
 from asched.proof.heads import SignedHead
 from asched.proof.keys import JournalKeys, SigningKey
 from asched.proof.statements import Position
+from asched.state.records import EngineStarted
+from tests.audit.recording import REGISTRY
 from tests.journal import forging
 from tests.journal.samples import turn
 from tests.journal.test_archive import fill, move
@@ -304,3 +307,53 @@ async def test_next_writer_continues_after_an_anchored_stop(database_url: str) -
         await store.append(turn(2), written_at_ns=4)
         assert (await verify_journal(store, anchored=[stop])).head.seq == 6
         assert await check_history(store, [stop]) is not None
+
+
+# -- change a record while a command signs a checkpoint -------------------------------------------
+
+
+@pytest.mark.parametrize("every", [None, 1])
+async def test_checkpoint_of_altered_records_is_not_signed(
+    tmp_path: Path, every: int | None
+) -> None:
+    """The altered record is before the newest statement, so that only a fold reads it."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        for seed in (5, 6):
+            await store.append([EngineStarted("1", seed)], written_at_ns=seed)
+        await signed(store)
+        await write_checkpoints(store, REGISTRY.load)
+    with forging.without_triggers(path) as connection:
+        connection.execute("UPDATE journal_record SET payload = replace(payload, '5', '7')")
+        connection.execute("DELETE FROM journal_checkpoint")
+    async with open_journal(str(path), keys=KEYS) as store:
+        assert await check_history(store) is not None
+        before = len(await store.statements())
+        with pytest.raises(JournalCorruptError, match=r"batch 1 .* was altered"):
+            await write_checkpoints(store, REGISTRY.load, every=every)
+        assert len(await store.statements()) == before
+
+
+async def test_checkpoint_of_another_history_is_not_signed(tmp_path: Path) -> None:
+    """All hashes fit, but not the signed head, which follows the checkpoint."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        for seed in (5, 6):
+            await store.append([EngineStarted("1", seed)], written_at_ns=seed)
+        await signed(store)
+    with forging.without_triggers(path) as connection:
+        connection.execute("UPDATE journal_record SET payload = replace(payload, '5', '7')")
+        forging.rehash(connection)
+    async with open_journal(str(path), keys=KEYS) as store:
+        before = len(await store.statements())
+        for write in (
+            checkpoint_before(store, REGISTRY.load, 6),
+            write_checkpoints(store, REGISTRY.load, every=1),
+        ):
+            with pytest.raises(JournalCorruptError, match="was altered"):
+                await write
+        assert len(await store.statements()) == before
