@@ -131,8 +131,14 @@ class ChainReader:
         return reader
 
     async def start_within_batch(self, seq: int) -> None:
-        """Check the batch at the start, and read its records after ``seq``, too."""
+        """Check the batch at the start, and read its records after ``seq``, too.
+
+        Raises :class:`JournalCorruptError`, also if record ``seq`` is not of this batch.
+        """
         last = await self.check_start()
+        first_seq = self.head.seq if last is None else last.batch.first_seq
+        if not first_seq <= seq <= self.head.seq:
+            raise JournalCorruptError(f"record {seq} is not of batch {self.head.batch}")
         if last is not None:
             self._rest = [stored for stored in _decoded(last) if stored.seq > seq]
 

@@ -157,7 +157,7 @@ async def check_history(
     state = await signed_state(journal, anchored)
     log, roots = state.log, state.roots
     if log.key is None:
-        await _check_may_be_unsigned(journal, anchored)
+        await _check_may_be_unsigned(journal, log, anchored)
         return None
     signers_for(log, journal.keys)
     size = 0 if state.signed is None else state.signed.size
@@ -185,7 +185,9 @@ def check_final(signed: TreeHead | None, head: Head) -> None:
         )
 
 
-async def _check_may_be_unsigned(journal: JournalStore, anchored: Sequence[AnchoredHead]) -> None:
+async def _check_may_be_unsigned(
+    journal: JournalStore, log: StatementLog, anchored: Sequence[AnchoredHead]
+) -> None:
     if journal.keys.signing is None:
         return
     head = await journal.head()
@@ -197,6 +199,13 @@ async def _check_may_be_unsigned(journal: JournalStore, anchored: Sequence[Ancho
         raise JournalError(
             f"the journal has {head.seq} records without a signature, and a key is configured:"
             " verify it, then sign it once with `asched journal sign`"
+        )
+    # The first signature of the key covers all statements. Segments need one.
+    marks = await journal.checkpoint_marks()
+    if log.statements or marks:
+        raise JournalCorruptError(
+            f"the journal has no records, but {'statements' if log.statements else 'checkpoints'},"
+            " which another program inserted: begin with a new database"
         )
 
 

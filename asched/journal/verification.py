@@ -99,6 +99,10 @@ class _ExpectedHeads:
     def __init__(self, marks: Sequence[CheckpointMark], trusted: TrustedHead | None) -> None:
         self._marks: dict[int, list[CheckpointMark]] = {}
         for mark in marks:
+            if mark.batch < 1:
+                raise JournalCorruptError(
+                    f"the checkpoint at record {mark.seq} was inserted: it is of no batch"
+                )
             self._marks.setdefault(mark.batch, []).append(mark)
         self._trusted = trusted
 
@@ -169,7 +173,8 @@ async def verify_journal(
     if trusted is not None and 0 < trusted.seq <= start.seq:
         _check_archived(trusted, start.head)
         trusted = None
-    marks = [mark for mark in await store.checkpoint_marks() if mark.batch > start.batch]
+    marks = await store.checkpoint_marks()
+    marks = [mark for mark in marks if not 1 <= mark.batch <= start.batch]
     heads, end = _ExpectedHeads(marks, trusted), _End(start.head, start.epoch)
     ranges = store.batch_ranges(start.batch) if resumed else all_batch_ranges(store, archive)
     async for batches in ranges:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -20,7 +22,7 @@ from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import checkpoint_before, write_checkpoints
 from asched.journal.codec import CODEC
 from asched.journal.errors import ArchivedError, JournalCorruptError, JournalError
-from asched.journal.sealing import BEGINNING
+from asched.journal.sealing import BEGINNING, checkpoint_digest
 from asched.journal.signatures import (
     AnchoredHead,
     check_history,
@@ -33,7 +35,7 @@ from asched.journal.verification import verify_journal
 from asched.kube.timing import SystemClock
 from asched.proof.heads import SignedHead
 from asched.proof.keys import JournalKeys, SigningKey
-from asched.proof.statements import Position
+from asched.proof.statements import Position, next_statement
 from asched.state.records import EngineStarted
 from tests.audit.recording import REGISTRY
 from tests.journal import forging
@@ -357,3 +359,64 @@ async def test_checkpoint_of_another_history_is_not_signed(tmp_path: Path) -> No
             with pytest.raises(JournalCorruptError, match="was altered"):
                 await write
         assert len(await store.statements()) == before
+
+
+# -- plant a checkpoint in an empty journal -------------------------------------------------------
+
+
+def plant(path: Path) -> None:
+    digest = checkpoint_digest(0, b"state")
+    with closing(sqlite3.connect(path)) as connection:
+        statement = next_statement(None, BEGINNING, digest, [])
+        connection.execute("INSERT INTO journal_statement VALUES (?, ?, ?)", statement)
+        values = (BEGINNING.hash, b"state")
+        connection.execute("INSERT INTO journal_checkpoint VALUES (0, 0, ?, ?)", values)
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [("journal_checkpoint", "statements"), ("journal_statement", "checkpoints")],
+)
+async def test_key_is_not_introduced_to_a_planted_checkpoint(
+    tmp_path: Path, table: str, what: str
+) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)):
+        pass
+    plant(path)
+    forging.delete_proofs(path, [table])
+    async with open_journal(str(path), keys=KEYS) as store:
+        with pytest.raises(JournalCorruptError, match=f"the journal has no records, but {what}"):
+            await check_history(store)
+
+
+async def test_planted_checkpoint_is_not_loaded_and_detected(tmp_path: Path) -> None:
+    """In a journal whose key signed it."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)):
+        pass
+    plant(path)
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=1)
+        await signed(store)
+        assert await store.load_checkpoint() is None
+    assert await fault(str(path)) == "the checkpoint at record 0 was inserted: it is of no batch"
+
+
+async def test_checkpoint_of_a_record_of_another_batch_is_not_continued(tmp_path: Path) -> None:
+    """Its key signed it, but the records between it and the batch would be left out."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)) as store:
+        await fill(store, 7)
+    with forging.without_triggers(path) as connection:
+        body = connection.execute("SELECT body FROM journal_statement").fetchone()[0]
+        forged = body.replace('"checkpoint","seq":7', '"checkpoint","seq":2')
+        assert forged != body
+        connection.execute("UPDATE journal_statement SET body = ?", (forged,))
+        connection.execute("UPDATE journal_checkpoint SET seq = 2")
+    async with open_journal(str(path)) as store:
+        with pytest.raises(JournalCorruptError, match="record 2 is not of batch 3"):
+            await ChainReader.after_checkpoint(store, 2)
