@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from asched.journal.chain import GENESIS_HASH, Head, Segment
+from asched.journal.chain import GENESIS_HASH, Head, Segment, Writer, verify_writers
 from asched.journal.chain_reader import ChainReader, ExpectedRoots
 from asched.journal.errors import JournalCorruptError, JournalError
 from asched.journal.sealing import BEGINNING, log_of, segment_digest, signers_for
@@ -143,6 +143,7 @@ class CheckedHistory(NamedTuple):
     tree: Frontier
     signed_seq: int
     """The records up to this one are signed."""
+    tips: ProofTips
 
 
 async def check_history(
@@ -170,7 +171,8 @@ async def check_history(
     roots.check_complete(reader.head)
     check_final(state.latest, reader.head)
     signed_seq = 0 if state.signed is None else state.signed.seq
-    return CheckedHistory(reader.head, reader.tree, signed_seq)
+    tips = await read_tips(journal, log, state.heads)
+    return CheckedHistory(reader.head, reader.tree, signed_seq, tips)
 
 
 def check_final(signed: TreeHead | None, head: Head) -> None:
@@ -257,29 +259,101 @@ async def _end_of(journal: JournalStore, log: StatementLog) -> Position:
 
 
 async def sign_head(
-    journal: JournalStore, key: SigningKey, position: Position, now_ns: int, *, final: bool = False
+    journal: JournalStore,
+    key: SigningKey,
+    position: Position,
+    now_ns: int,
+    *,
+    tips: ProofTips | None = None,
+    final: bool = False,
 ) -> SignedHead:
     """Sign and store the head at a position, which the caller knows to be the journal's.
 
-    Raises :class:`JournalError`.
+    ``tips``: what the process knows of its writers and statements; None to read them now. Raises
+    :class:`JournalError`.
     """
-    statements = await journal.statements_tip()
-    writers = await journal.writers()
+    tips = tips or await read_tips(journal)
     head = TreeHead(
         size=position.batch,
         root=position.tree.root.hex(),
         seq=position.seq,
         hash=position.hash,
-        epoch=len(writers),
-        writer_hash=writers[-1].hash if writers else GENESIS_HASH,
-        statements=0 if statements is None else statements.number,
-        statements_hash=FIRST_HASH if statements is None else statements.hash,
+        epoch=tips.epoch,
+        writer_hash=tips.writer_hash,
+        statements=tips.statements,
+        statements_hash=tips.statements_hash,
         final=final,
         signed_at_ns=now_ns,
     )
     signed = SignedHead.sign(head, key)
     await journal.save_signed_head(signed)
     return signed
+
+
+class ProofTips(NamedTuple):
+    """The newest writer and statement of a journal, as a process verified them."""
+
+    epoch: int
+    writer_hash: str
+    statements: int
+    """Number of statements."""
+    statements_hash: str
+
+
+async def read_tips(
+    journal: JournalStore, log: StatementLog | None = None, heads: Sequence[TreeHead] = ()
+) -> ProofTips:
+    """The newest writer, and the newest statement of ``log`` or of the journal.
+
+    Raises :class:`JournalCorruptError` if the writers are not those of ``heads``.
+    """
+    writers = await journal.writers()
+    check_writers(writers, heads)
+    newest = writers[-1].hash if writers else GENESIS_HASH
+    return ProofTips(len(writers), newest, *_tip(log or log_of(await journal.statements())))
+
+
+async def with_new_statements(journal: JournalStore, tips: ProofTips) -> ProofTips:
+    """``tips`` with the statements that were added since.
+
+    Raises :class:`JournalCorruptError` if an earlier one was altered or deleted, or if the key did
+    not sign a new one, and :class:`JournalError` if there is a new key.
+    """
+    tip = await journal.statements_tip()
+    if tip is not None and (tip.number, tip.hash) == (tips.statements, tips.statements_hash):
+        return tips
+    log = log_of(await journal.statements())
+    if log.hash_of(tips.statements) != tips.statements_hash:
+        raise JournalCorruptError(
+            f"statements up to {tips.statements} were altered or deleted by another program"
+        )
+    signers_for(log, journal.keys)
+    for statement in log.statements[tips.statements :]:
+        _checked(log.check, statement)
+    number, statement_hash = _tip(log)
+    return tips._replace(statements=number, statements_hash=statement_hash)
+
+
+def _tip(log: StatementLog) -> tuple[int, str]:
+    return (0, FIRST_HASH) if log.tip is None else (log.tip.number, log.tip.hash)
+
+
+def check_writers(writers: Sequence[Writer], heads: Sequence[TreeHead]) -> None:
+    """Check that the writers are complete and unaltered, and those of signed heads.
+
+    Raises :class:`JournalCorruptError`.
+    """
+    verify_writers(writers)
+    for head in heads:
+        if head.epoch > len(writers):
+            raise JournalCorruptError(
+                f"the writer of epoch {head.epoch} is missing from the journal"
+            )
+        if head.epoch and writers[head.epoch - 1].hash != head.writer_hash:
+            raise JournalCorruptError(
+                f"the writer of epoch {head.epoch} differs from the one of the signed head"
+                f" at record {head.seq}"
+            )
 
 
 def _checked(check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

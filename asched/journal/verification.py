@@ -9,11 +9,17 @@ from typing import NamedTuple
 import msgspec
 
 from asched.journal.archive import all_batch_ranges
-from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_range, verify_writers
+from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_range
 from asched.journal.chain_reader import ExpectedRoots
 from asched.journal.errors import JournalCorruptError, JournalError
 from asched.journal.sealing import batch_leaf, checked, log_of
-from asched.journal.signatures import AnchoredHead, SignedState, check_final, signed_state
+from asched.journal.signatures import (
+    AnchoredHead,
+    SignedState,
+    check_final,
+    check_writers,
+    signed_state,
+)
 from asched.journal.store import CheckpointMark, JournalStore
 from asched.proof.heads import TreeHead
 from asched.proof.merkle import Frontier
@@ -279,10 +285,10 @@ async def _verify_rest(
     end: _End,
 ) -> int:
     """Check what is no part of the chain. Returns the number of writers."""
-    writers = await _verify_writers(store, end.epoch, state.signed)
     await _check_all_chained(store, end.head)
     heads.check_complete(end.head)
     state.roots.check_complete(end.head)
+    writers = await _verify_writers(store, end.epoch, state.heads)
     await _verify_checkpoints(store)
     if state.latest is not None and state.latest.final and end.head.seq > state.latest.seq:
         # A writer may have started during the verification.
@@ -299,21 +305,12 @@ async def _check_all_chained(store: JournalStore, head: Head) -> None:
         )
 
 
-async def _verify_writers(store: JournalStore, epoch: int, signed: TreeHead | None) -> int:
+async def _verify_writers(store: JournalStore, epoch: int, heads: Sequence[TreeHead]) -> int:
     """Their number. Read last, because more may claim the journal during the verification."""
     writers = await store.writers()
-    verify_writers(writers)
+    check_writers(writers, heads)
     if epoch > len(writers):
         raise JournalCorruptError(f"the writer of epoch {epoch} is missing from the journal")
-    if signed is not None and signed.epoch:
-        if signed.epoch > len(writers):
-            raise JournalCorruptError(
-                f"the writer of epoch {signed.epoch} is missing from the journal"
-            )
-        if writers[signed.epoch - 1].hash != signed.writer_hash:
-            raise JournalCorruptError(
-                f"the writer of epoch {signed.epoch} differs from the one of the signed head"
-            )
     return len(writers)
 
 

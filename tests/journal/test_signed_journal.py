@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import pytest
 import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.daemon.signing.signer import HeadSigner, head_metrics
 from asched.journal import open_journal
 from asched.journal.archive import archive, restore
-from asched.journal.chain import seal
+from asched.journal.chain import Writer, next_writer, seal
 from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import checkpoint_before, write_checkpoints
 from asched.journal.codec import CODEC
@@ -420,3 +422,73 @@ async def test_checkpoint_of_a_record_of_another_batch_is_not_continued(tmp_path
     async with open_journal(str(path)) as store:
         with pytest.raises(JournalCorruptError, match="record 2 is not of batch 3"):
             await ChainReader.after_checkpoint(store, 2)
+
+
+# -- change writers or statements while the daemon signs ------------------------------------------
+
+
+def rename_writer(path: Path, writers: Sequence[Writer], name: str) -> None:
+    """Rename the first writer, and compute all hashes of writers again."""
+    before: Writer | None = None
+    with forging.without_triggers(path) as connection:
+        for epoch, _, at_ns, _ in writers:
+            before = next_writer(before, name if epoch == 1 else "b", at_ns)
+            connection.execute(
+                "UPDATE journal_writer SET writer = ?, hash = ? WHERE epoch = ?",
+                (before.writer, before.hash, epoch),
+            )
+
+
+async def test_renamed_writer_is_not_signed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        for name in ("a", "b"):
+            await store.claim(name, claimed_at_ns=1)
+            await store.append(turn(1), written_at_ns=1)
+        anchor = AnchoredHead("the anchor", await signed(store))
+        checked = await check_history(store)
+        assert checked is not None
+        position = await end_of(store)
+        signer = HeadSigner(store, position, SystemClock(), checked.tips)
+        rename_writer(path, await store.writers(), "innocent")
+        signer.appended(await store.append(turn(2), written_at_ns=3))
+        await signer.sign()
+        head = await store.signed_head()
+        assert head is not None
+        assert head.head.seq == 9
+        assert head.head.writer_hash == checked.tips.writer_hash
+        message = "the writer of epoch 2 differs from the one of the signed head at record 9"
+        for check in (verify_journal(store), check_history(store)):
+            with pytest.raises(JournalCorruptError, match=message):
+                await check
+        # A head that was signed with the forged writers does not hide those of an anchored one.
+        await sign_head(store, KEY, await end_of(store), 4)
+        await verify_journal(store)
+        with pytest.raises(JournalCorruptError, match=r"signed head at record 6"):
+            await verify_journal(store, anchored=[anchor])
+
+
+async def test_removed_statement_is_not_signed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, SystemClock())
+        signer.appended(await store.append(turn(1), written_at_ns=1))
+        await signer.sign()
+        await store.save_checkpoint(3, b"state")
+        await signer.sign()  # a new statement of the same key
+        head = await store.signed_head()
+        assert head is not None
+        assert head.head.statements == 2
+        with forging.without_triggers(path) as connection:
+            connection.execute("DELETE FROM journal_statement WHERE number = 2")
+            connection.execute("DELETE FROM journal_checkpoint")
+        signer.appended(await store.append(turn(2), written_at_ns=2))
+        with capture_logs() as logs:
+            await signer.sign()
+        assert [entry["error"] for entry in logs] == [
+            "statements up to 2 were altered or deleted by another program"
+        ]
+        assert await store.signed_head() == head

@@ -17,7 +17,7 @@ from asched.daemon.telemetry.metrics import counter, gauge
 from asched.journal.chain import Head
 from asched.journal.errors import FencedError, JournalError
 from asched.journal.sealing import batch_leaf
-from asched.journal.signatures import sign_head
+from asched.journal.signatures import ProofTips, read_tips, sign_head, with_new_statements
 from asched.journal.store import AppendResult, JournalStore
 from asched.kube.timing import Clock
 from asched.proof.anchors import Anchor, AnchorError
@@ -48,8 +48,15 @@ class _PublishedAnchor:
 class HeadSigner:
     """The signatures of one daemon. Without a key it only knows the head, for metrics."""
 
-    def __init__(self, journal: JournalStore, position: Position, clock: Clock) -> None:
-        """``position``: the end of the journal, which this process verified."""
+    def __init__(
+        self,
+        journal: JournalStore,
+        position: Position,
+        clock: Clock,
+        tips: ProofTips | None = None,
+    ) -> None:
+        """``position`` and ``tips``: the end of the journal, which this process verified. Without
+        ``tips`` those that the first signature finds."""
         self.head: Head = Head(position.seq, position.batch, position.hash)
         """The last batch that was appended."""
         self.signed_seq = 0
@@ -57,6 +64,7 @@ class HeadSigner:
         self.anchors: list[_PublishedAnchor] = []
         self._journal = journal
         self._clock = clock
+        self._tips = tips
         self._tree: Frontier = position.tree
         self._hashes: list[str] = []
         """Of the batches after the tree."""
@@ -126,7 +134,12 @@ class HeadSigner:
             position = Position.of(self.head.seq, self.head.hash, self._tree)
             now_ns = self._clock.time_ns()
             try:
-                signed = await sign_head(self._journal, key, position, now_ns, final=final)
+                if self._tips is None:
+                    self._tips = await read_tips(self._journal)
+                self._tips = await with_new_statements(self._journal, self._tips)
+                signed = await sign_head(
+                    self._journal, key, position, now_ns, tips=self._tips, final=final
+                )
             except FencedError:
                 return None  # the next append reports it
             except JournalError as error:

@@ -18,6 +18,7 @@ from asched.journal.signatures import (
     CheckedHistory,
     check_history,
     introduce_key,
+    read_tips,
     sign_head,
 )
 from asched.journal.store import JournalStore
@@ -167,7 +168,7 @@ async def take_over(
     if checked is None:
         await _create(anchors)
         await _when_writable(lambda: introduce_key(journal, key, clock.time_ns()), clock)
-        checked = CheckedHistory(GENESIS, Frontier(), 0)
+        checked = CheckedHistory(GENESIS, Frontier(), 0, await read_tips(journal))
         log.info("journal is signed from its beginning", key=key.id)
     unsigned = checked.head.seq - checked.signed_seq
     if unsigned:
@@ -179,7 +180,10 @@ async def take_over(
     log.info("journal matches its signature", key=key.id, records=checked.signed_seq)
     head = checked.head
     position = Position.of(head.seq, head.hash, checked.tree)
-    await _when_writable(lambda: sign_head(journal, key, position, clock.time_ns()), clock)
+    tips = checked.tips
+    await _when_writable(
+        lambda: sign_head(journal, key, position, clock.time_ns(), tips=tips), clock
+    )
     return checked
 
 
