@@ -492,3 +492,87 @@ async def test_removed_statement_is_not_signed(tmp_path: Path) -> None:
             "statements up to 2 were altered or deleted by another program"
         ]
         assert await store.signed_head() == head
+
+
+# -- an anchor that does not answer ---------------------------------------------------------------
+
+
+class ScriptedAnchor:
+    """Keeps heads, or never answers."""
+
+    def __init__(self, name: str, *, hangs: bool = False) -> None:
+        self.name = name
+        self.hangs = hangs
+        self.heads: list[SignedHead] = []
+        self.asked = anyio.Event()
+
+    async def publish(self, head: SignedHead) -> None:
+        self.heads.append(head)
+        self.asked.set()
+        if self.hangs:
+            await anyio.sleep_forever()
+
+    async def newest(self) -> SignedHead | None:
+        raise NotImplementedError
+
+    async def is_missing(self) -> bool:
+        raise NotImplementedError
+
+    async def create(self) -> None:
+        raise NotImplementedError
+
+
+async def test_hanging_anchor_does_not_stop_signatures(tmp_path: Path) -> None:
+    anchor = ScriptedAnchor("anchor file /mnt/heads", hangs=True)
+    async with open_journal(str(tmp_path / "journal.db"), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, SystemClock())
+        signer.publish_to(anchor, 0.0)
+        signer.appended(await store.append(turn(1), written_at_ns=1))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(signer.run)
+            await anchor.asked.wait()
+            asked = len(anchor.heads)
+            signer.appended(await store.append(turn(2), written_at_ns=2))
+            with anyio.fail_after(30):
+                await signer.sign()  # as for a checkpoint
+            tasks.cancel_scope.cancel()
+        assert signer.signed_seq == 6
+        assert len(anchor.heads) == asked
+
+
+async def test_anchor_without_answer_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other anchors get the newest head."""
+    monkeypatch.setattr("asched.daemon.signing.signer.PUBLISH_TIMEOUT_S", 0)
+    hanging, other = ScriptedAnchor("file /mnt/heads", hangs=True), ScriptedAnchor("lease a/b")
+    async with open_journal(str(tmp_path / "journal.db"), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, SystemClock())
+        for anchor in (hanging, other):
+            signer.publish_to(anchor, 0.0)
+        with capture_logs() as logs:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(signer.run)
+                for number in (1, 2):
+                    appended = await store.append(turn(number), written_at_ns=number)
+                    signer.appended(appended)
+                    await signer.sign()
+                    with anyio.fail_after(30):
+                        while not other.heads or other.heads[-1].head.seq < appended.last_seq:
+                            other.asked = anyio.Event()
+                            await other.asked.wait()
+                await signer.finish(all_committed=True)
+                tasks.cancel_scope.cancel()
+    assert other.heads[-1].head.final
+    assert len(set(other.heads)) == len(other.heads)
+    found = {metric.name: metric.samples for metric in head_metrics(signer)}
+    failures = {s.labels["anchor"]: s.value for s in found["asched_journal_anchor_failures"]}
+    assert failures["lease"] == 0
+    assert 0 < failures["file"] <= len(hanging.heads)
+    assert [(entry["event"], entry["error"]) for entry in logs] == [
+        ("anchor not written", "no answer within 0 s")
+    ]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import anyio
 import structlog
 from anyio import to_thread
 
@@ -40,6 +41,8 @@ class FileAnchor:
 
     def __init__(self, file: AnchorFile) -> None:
         self._file = file
+        # One thread, however many attempts are abandoned on storage that hangs.
+        self._threads = anyio.CapacityLimiter(1)
 
     @property
     def name(self) -> str:
@@ -55,7 +58,9 @@ class FileAnchor:
         await to_thread.run_sync(self._file.create, abandon_on_cancel=True)
 
     async def publish(self, head: SignedHead) -> None:
-        await to_thread.run_sync(self._file.append, head, abandon_on_cancel=True)
+        await to_thread.run_sync(
+            self._file.append, head, abandon_on_cancel=True, limiter=self._threads
+        )
 
 
 class LeaseAnchor:
