@@ -278,7 +278,7 @@ async def _write_last_checkpoint(checkpoints: Checkpoints, deadline: float) -> N
 
 def _signer(context: DaemonContext, start: StartState, leadership: Leadership | None) -> HeadSigner:
     settings, runtime = context.configuration.settings.journal, context.runtime
-    signer = HeadSigner(context.journal, start.position, runtime.clock)
+    signer = HeadSigner(context.journal, start.position, runtime.clock, start.tips)
     for anchor in file_anchors(settings):
         signer.publish_to(anchor, settings.anchor_interval.total_seconds())
     if start.buffered is not None and leadership is not None:

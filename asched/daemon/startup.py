@@ -92,7 +92,8 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     next_seq = await fold_journal(fold, reader, checkpoint_seq)
     check_unchanged(checked, reader.position)
     identity = await journal_id(journal)
-    return StartState(fold, next_seq, checkpoint_seq, epoch, reader.position, identity)
+    tips = None if checked is None else checked.tips
+    return StartState(fold, next_seq, checkpoint_seq, epoch, reader.position, tips, identity)
 
 
 async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:

@@ -84,12 +84,17 @@ class ChainReader:
     def __init__(
         self, journal: JournalStore, head: Head, tree: Frontier, roots: ExpectedRoots | None = None
     ) -> None:
-        """``tree``: of all batches up to ``head``, which are not read. ``roots`` are compared while
-        reading."""
+        """``tree``: of all batches up to ``head``, which are not read. ``roots`` are compared from
+        there on, also while reading.
+
+        Raises :class:`JournalCorruptError` if ``tree`` is not the expected one.
+        """
         self.head = head
         self.tree = tree
         self._journal = journal
         self._roots = roots or ExpectedRoots()
+        self._roots.forget_before(tree.size)
+        self._roots.check(tree, head.seq)
         self._rest: list[StoredRecord] = []
         """Records of the batch at the start that are to be read, too."""
 
@@ -108,24 +113,32 @@ class ChainReader:
         return cls(journal, head, position.tree, roots)
 
     @classmethod
-    async def after_checkpoint(cls, journal: JournalStore, seq: int) -> ChainReader:
+    async def after_checkpoint(
+        cls, journal: JournalStore, seq: int, roots: ExpectedRoots | None = None
+    ) -> ChainReader:
         """A reader of the records after a checkpoint's record; of all records for 0.
 
         Raises :class:`JournalCorruptError` if the checkpoint is of another history.
         """
         if seq == 0:
-            return cls.from_beginning(journal)
+            return cls.from_beginning(journal, roots)
         log = log_of(await journal.statements())
         statement = log.checkpoint(seq)
         if statement is None:
             raise JournalCorruptError(f"no statement is about the checkpoint at record {seq}")
-        reader = cls.after(journal, checked(log, statement).position)
+        reader = cls.after(journal, checked(log, statement).position, roots)
         await reader.start_within_batch(seq)
         return reader
 
     async def start_within_batch(self, seq: int) -> None:
-        """Check the batch at the start, and read its records after ``seq``, too."""
+        """Check the batch at the start, and read its records after ``seq``, too.
+
+        Raises :class:`JournalCorruptError`, also if record ``seq`` is not of this batch.
+        """
         last = await self.check_start()
+        first_seq = self.head.seq if last is None else last.batch.first_seq
+        if not first_seq <= seq <= self.head.seq:
+            raise JournalCorruptError(f"record {seq} is not of batch {self.head.batch}")
         if last is not None:
             self._rest = [stored for stored in _decoded(last) if stored.seq > seq]
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from asched.framework.runtime.profile import PluginLoader, ProfileError
 from asched.journal.archive import archived_records
+from asched.journal.chain_reader import ChainReader
 from asched.journal.errors import (
     ArchivedError,
     ContradictionError,
@@ -19,6 +21,7 @@ from asched.journal.errors import (
     archived_message,
     contradiction_message,
 )
+from asched.journal.signatures import SignedState, signed_state
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
 from asched.state.checkpoint import CheckpointError, checkpoint_with_versions, restore
@@ -132,6 +135,21 @@ async def checkpoint_before(journal: JournalStore, load: PluginLoader, before_ns
     return seq
 
 
+async def _reader_after(
+    seq: int, fold: Fold, journal: JournalStore, state: SignedState, archive: Path | None
+) -> ChainReader:
+    """A reader of the records that ``fold`` lacks, the fold of a checkpoint at record ``seq``. The
+    rest of an archived beginning is folded from its files."""
+    archived = await journal.archived()
+    if seq >= archived.seq:
+        return await ChainReader.after_checkpoint(journal, seq, state.roots)
+    if archive is None:
+        raise ArchivedError(archived_message(archived.seq))
+    async for record in archived_records(journal, archive):
+        fold.apply(record)
+    return ChainReader.after(journal, await state.archive_end(journal), state.roots)
+
+
 async def _write_up_to(
     last_seq: int,
     journal: JournalStore,
@@ -139,34 +157,42 @@ async def _write_up_to(
     every: int | None,
     archive: Path | None,
 ) -> list[int]:
-    fold, begin = await nearest(journal, load, last_seq)
-    last, archived = begin, await journal.archived()
-    if begin < archived.seq:
-        if archive is None:
-            raise ArchivedError(archived_message(archived.seq))
-        async for record in archived_records(journal, archive):
-            fold.apply(record)
-        begin = archived.seq
-    saved: list[int] = []
-    seq = begin
-    async for stored in journal.read(begin, last_seq):
-        apply_stored(fold, stored)
-        seq = stored.seq
-        due = every is not None and seq - last >= every
-        if due and not missing_plugin(fold.state.profiles):
-            await journal.save_checkpoint(seq, checkpoint_with_versions(fold.state))
-            saved.append(seq)
-            last = seq
-    if seq > last:
-        reason = missing_plugin(fold.state.profiles)
-        if reason:
-            raise IncompleteStateError(
-                f"cannot save a checkpoint at record {seq}: a plugin of one of its profiles is"
-                f" missing; install it, or run this command where it is installed: {reason}"
-            )
-        await journal.save_checkpoint(seq, checkpoint_with_versions(fold.state))
-        saved.append(seq)
-    return saved
+    state, (fold, last) = await signed_state(journal), await nearest(journal, load, last_seq)
+    if last == last_seq:
+        return []
+    reader = await _reader_after(last, fold, journal, state, archive)
+    # Statements are made only when everything is verified, and checkpoints may be large.
+    with TemporaryFile() as file:
+        made: list[tuple[int, int]] = []
+        seq = last
+
+        def keep() -> None:
+            made.append((seq, file.write(checkpoint_with_versions(fold.state))))
+
+        async for stored in reader.read():
+            if stored.seq > last_seq:
+                break
+            apply_stored(fold, stored)
+            seq = stored.seq
+            due = every is not None and seq - last >= every
+            if due and not missing_plugin(fold.state.profiles):
+                keep()
+                last = seq
+        reason = missing_plugin(fold.state.profiles) if seq > last else ""
+        if seq > last and not reason:
+            keep()
+        async for _ in reader.ranges():
+            pass
+        state.roots.check_complete(reader.head)
+        file.seek(0)
+        for number, size in made:
+            await journal.save_checkpoint(number, file.read(size))
+    if reason:
+        raise IncompleteStateError(
+            f"cannot save a checkpoint at record {seq}: a plugin of one of its profiles is"
+            f" missing; install it, or run this command where it is installed: {reason}"
+        )
+    return [number for number, _ in made]
 
 
 def redundant_checkpoints(seqs: Sequence[int]) -> list[int]:

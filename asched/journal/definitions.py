@@ -7,7 +7,7 @@ from queries that use it, a missing trigger no longer rejects changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import Connection, Dialect, TextClause, text
@@ -26,8 +26,10 @@ def check_definitions(connection: Connection) -> None:
     """Raise :class:`JournalCorruptError` for an object that is missing, altered or added."""
     expected = _expected(connection.dialect)
     tables = [name.removeprefix("table ") for name in expected if name.startswith("table ")]
-    read = _on_sqlite if connection.dialect.name == "sqlite" else _on_postgresql
-    _compare(expected, read(connection, tables))
+    if connection.dialect.name == "sqlite":
+        _compare(expected, _on_sqlite(connection, tables), _one_spaced)
+    else:
+        _compare(expected, _on_postgresql(connection, tables), _comparable)
 
 
 def check_indexes(connection: Connection) -> None:
@@ -94,11 +96,11 @@ def _definitions(statements: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield f"{kind.lower()} {name}", statement.strip().removesuffix(";")
 
 
-def _compare(expected: Definitions, found: Definitions) -> None:
+def _compare(expected: Definitions, found: Definitions, form: Callable[[str], str]) -> None:
     for name, statement in expected.items():
         if name not in found:
             raise JournalCorruptError(f"{name} was deleted by another program{_shown(statement)}")
-        if _comparable(found[name]) != _comparable(statement):
+        if form(found[name]) != form(statement):
             raise JournalCorruptError(f"{name} was altered by another program{_shown(statement)}")
     added = next((name for name in found if name not in expected), None)
     if added is not None:
@@ -110,11 +112,19 @@ def _shown(statement: str) -> str:
     return f": expected {line}" if len(line) <= _SHOWN_CHARACTERS else ""
 
 
+def _one_spaced(statement: str) -> str:
+    """The statement with runs of white space as one space. All else counts: SQLite takes a name in
+    double quotes that it does not know for a string, so quotes turn a condition into a constant."""
+    return re.sub(r"[ \t\r\n]+", " ", statement)
+
+
 def _comparable(statement: str) -> str:
-    """The statement without spaces and capitals; the columns and constraints of a table sorted."""
+    """The statement as PostgreSQL's catalog has it, without spaces and capitals, and the columns
+    and constraints of a table sorted. The body of a function is not changed."""
+    statement, quote, function = statement.partition("$$")
     plain = re.sub(r'[\s"]', "", statement).lower()
     if not plain.startswith("createtable"):
-        return plain
+        return f"{plain}{quote}{function.rstrip()}"
     head, _, body = plain.partition("(")
     parts = re.split(r",(?![^(]*\))", body.removesuffix(")"))
     return f"{head}({','.join(sorted(parts))})"

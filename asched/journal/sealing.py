@@ -186,7 +186,8 @@ def checkpoint_fault(statements: StatementLog, mark: CheckpointMark, blob: bytes
     except ProofError as error:
         return str(error)
     position = statement.position
-    if (position.batch, position.hash) != (mark.batch, mark.batch_hash):
+    of_batch = (position.batch, position.hash) == (mark.batch, mark.batch_hash)
+    if not (of_batch and 1 <= mark.seq <= position.seq):
         return f"it is not of the batch in statement {statement.number}"
     if statement.about != checkpoint_digest(mark.seq, blob):
         return f"its SHA-256 differs from that in statement {statement.number}"

@@ -9,11 +9,17 @@ from typing import NamedTuple
 import msgspec
 
 from asched.journal.archive import all_batch_ranges
-from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_range, verify_writers
+from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_range
 from asched.journal.chain_reader import ExpectedRoots
 from asched.journal.errors import JournalCorruptError, JournalError
 from asched.journal.sealing import batch_leaf, checked, log_of
-from asched.journal.signatures import AnchoredHead, SignedState, check_final, signed_state
+from asched.journal.signatures import (
+    AnchoredHead,
+    SignedState,
+    check_final,
+    check_writers,
+    signed_state,
+)
 from asched.journal.store import CheckpointMark, JournalStore
 from asched.proof.heads import TreeHead
 from asched.proof.merkle import Frontier
@@ -99,6 +105,10 @@ class _ExpectedHeads:
     def __init__(self, marks: Sequence[CheckpointMark], trusted: TrustedHead | None) -> None:
         self._marks: dict[int, list[CheckpointMark]] = {}
         for mark in marks:
+            if mark.batch < 1:
+                raise JournalCorruptError(
+                    f"the checkpoint at record {mark.seq} was inserted: it is of no batch"
+                )
             self._marks.setdefault(mark.batch, []).append(mark)
         self._trusted = trusted
 
@@ -169,7 +179,8 @@ async def verify_journal(
     if trusted is not None and 0 < trusted.seq <= start.seq:
         _check_archived(trusted, start.head)
         trusted = None
-    marks = [mark for mark in await store.checkpoint_marks() if mark.batch > start.batch]
+    marks = await store.checkpoint_marks()
+    marks = [mark for mark in marks if not 1 <= mark.batch <= start.batch]
     heads, end = _ExpectedHeads(marks, trusted), _End(start.head, start.epoch)
     ranges = store.batch_ranges(start.batch) if resumed else all_batch_ranges(store, archive)
     async for batches in ranges:
@@ -177,7 +188,7 @@ async def verify_journal(
         heads.check(batches)
         if progress is not None:
             progress(end.head.seq)
-    writers = await _verify_rest(store, state, heads, end)
+    writers = await _verify_rest(store, state, anchored, heads, end)
     return VerificationResult(
         head=TrustedHead(end.head.seq, end.head.hash),
         batches=end.head.batch - start.batch,
@@ -225,15 +236,7 @@ async def _start(
             f"records 1 to {archived.seq} are in the archive: give its directory with --archive"
             " DIR, or verify only what follows with --skip-archive"
         )
-    segments = await store.segments()
-    statement = state.log.segment(segments[-1].segment)
-    assert statement is not None  # signed_state() checked the segments
-    position = statement.position
-    if Head(position.seq, position.batch, position.hash) != archived:
-        raise JournalCorruptError(
-            f"statement {statement.number} is not about the end of the archive at record"
-            f" {archived.seq}"
-        )
+    position = await state.archive_end(store)
     state.roots.forget_before(position.batch)
     state.roots.check(position.tree, position.seq)
     return _Start(archived, position.tree, archived.seq)
@@ -275,26 +278,23 @@ def _verify_range(batches: BatchRange, before: _End, tree: Frontier, roots: Expe
 
 
 async def _verify_rest(
-    store: JournalStore, state: SignedState, heads: _ExpectedHeads, end: _End
+    store: JournalStore,
+    state: SignedState,
+    anchored: Sequence[AnchoredHead],
+    heads: _ExpectedHeads,
+    end: _End,
 ) -> int:
     """Check what is no part of the chain. Returns the number of writers."""
-    writers = await _verify_writers(store, end.epoch, state.signed)
     await _check_all_chained(store, end.head)
     heads.check_complete(end.head)
     state.roots.check_complete(end.head)
+    writers = await _verify_writers(store, end.epoch, state.heads)
     await _verify_checkpoints(store)
-    await _verify_final(store, state, end.head)
+    if state.latest is not None and state.latest.final and end.head.seq > state.latest.seq:
+        # A writer may have started during the verification.
+        check_final((await signed_state(store, anchored)).latest, end.head)
     await store.check_definitions()
     return writers
-
-
-async def _verify_final(store: JournalStore, state: SignedState, head: Head) -> None:
-    """Check that no record follows the last one of a stopped writer, unless a writer started
-    during the verification."""
-    if state.signed is not None and state.signed.final and head.seq > state.signed.seq:
-        now = await signed_state(store)
-        if now.signed is None or now.signed.final:
-            check_final(state.signed, head)
 
 
 async def _check_all_chained(store: JournalStore, head: Head) -> None:
@@ -305,21 +305,12 @@ async def _check_all_chained(store: JournalStore, head: Head) -> None:
         )
 
 
-async def _verify_writers(store: JournalStore, epoch: int, signed: TreeHead | None) -> int:
+async def _verify_writers(store: JournalStore, epoch: int, heads: Sequence[TreeHead]) -> int:
     """Their number. Read last, because more may claim the journal during the verification."""
     writers = await store.writers()
-    verify_writers(writers)
+    check_writers(writers, heads)
     if epoch > len(writers):
         raise JournalCorruptError(f"the writer of epoch {epoch} is missing from the journal")
-    if signed is not None and signed.epoch:
-        if signed.epoch > len(writers):
-            raise JournalCorruptError(
-                f"the writer of epoch {signed.epoch} is missing from the journal"
-            )
-        if writers[signed.epoch - 1].hash != signed.writer_hash:
-            raise JournalCorruptError(
-                f"the writer of epoch {signed.epoch} differs from the one of the signed head"
-            )
     return len(writers)
 
 

@@ -64,7 +64,9 @@ class AnchorFile:
             try:
                 torn = _last_byte(descriptor) not in (b"", b"\n")
                 # A line that an interrupted write left incomplete is ended, and ignored later.
-                os.write(descriptor, b"\n" * torn + head.line.encode() + b"\n")
+                line = b"\n" * torn + head.line.encode() + b"\n"
+                if os.write(descriptor, line) < len(line):
+                    raise AnchorError(f"{self.path}: the head was written in part only")
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from asched.journal.chain import GENESIS, Batch, JournalRow, batch_hash
+from asched.journal.chain import GENESIS, Batch, JournalRow, SealedBatch, batch_hash
 
 PROOF_TABLES = ("journal_statement", "journal_signed_head", "journal_checkpoint")
 
@@ -90,6 +90,15 @@ def restore_head(path: Path, line: str, size: int) -> None:
     with without_triggers(path) as connection:
         connection.execute("DELETE FROM journal_signed_head")
         connection.execute("INSERT INTO journal_signed_head VALUES (?, ?)", (size, line))
+
+
+def append(path: Path, sealed: SealedBatch) -> None:
+    """With all triggers in place: append a batch as its writer would."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO journal_batch VALUES (?, ?, ?, ?, ?, ?, ?)", sealed.batch)
+        rows = map(tuple, sealed.rows)
+        connection.executemany("INSERT INTO journal_record VALUES (?, ?, ?, ?, ?, ?)", rows)
+        connection.commit()
 
 
 def stored_head(path: Path) -> tuple[int, str]:

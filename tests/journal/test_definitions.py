@@ -98,6 +98,23 @@ CHANGED_IN_SQLITE = (
     ),
 )
 
+NO_UPDATE = (
+    "CREATE TRIGGER journal_record_no_update BEFORE UPDATE ON journal_record BEGIN"
+    " SELECT RAISE(ABORT, 'append-only: UPDATE on journal_record is refused'); END"
+)
+NEXT = (
+    "CREATE TRIGGER journal_statement_next BEFORE INSERT ON journal_statement WHEN NEW.number <>"
+    " (SELECT coalesce(max(number), 0) + 1 FROM journal_statement) BEGIN"
+    " SELECT RAISE(ABORT, 'out of sequence: not the next statement'); END"
+)
+
+TURNED_OFF_IN_SQLITE = (
+    # SQLite takes a name that it does not know for a string.
+    (NO_UPDATE, NO_UPDATE.replace("RAISE", '"RAISE').replace("refused')", "refused')\"")),
+    (NEXT, NEXT.replace("NEW", '"NEW').replace(" BEGIN", '" BEGIN')),
+    (NEXT, NEXT.replace("0) + 1", "0) + 1 + number")),
+)
+
 CHANGED_IN_POSTGRESQL = (
     (
         ["ALTER TABLE journal_record DISABLE TRIGGER journal_record_no_update"],
@@ -109,6 +126,15 @@ CHANGED_IN_POSTGRESQL = (
             (
                 "CREATE OR REPLACE FUNCTION journal_refuse_change() RETURNS trigger"
                 " LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$"
+            )
+        ],
+        "function journal_refuse_change was altered",
+    ),
+    (
+        [
+            (
+                "DO $$ BEGIN EXECUTE replace(pg_get_functiondef('journal_refuse_change'::regproc),"
+                " 'append-only', 'Append-only'); END $$"
             )
         ],
         "function journal_refuse_change was altered",
@@ -167,6 +193,20 @@ async def test_changed_definition_in_postgresql(
     assert "\n" not in found
     if "signed_head was deleted" not in problem:
         assert await problem_of_verification(url) == found
+
+
+@pytest.mark.parametrize(("whole", "turned_off"), TURNED_OFF_IN_SQLITE)
+async def test_trigger_that_is_turned_off(tmp_path: Path, whole: str, turned_off: str) -> None:
+    path = tmp_path / "journal.db"
+    await fill(str(path))
+    name = whole.split()[2]
+    change(path, f"DROP TRIGGER {name}", whole)
+    async with open_journal(str(path), daemon=True):
+        pass  # only spaces differ
+    change(path, f"DROP TRIGGER {name}", turned_off)
+    found = await problem_of_start(str(path))
+    assert found.startswith(f"{path}: trigger {name} was altered by another program")
+    assert await problem_of_verification(str(path)) == found
 
 
 async def test_narrowed_index_is_reported_and_hides_a_record(tmp_path: Path) -> None:

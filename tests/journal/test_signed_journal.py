@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -9,15 +12,19 @@ import pytest
 import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.daemon.signing.signer import HeadSigner, head_metrics
 from asched.journal import open_journal
 from asched.journal.archive import archive, restore
+from asched.journal.chain import Writer, next_writer, seal
 from asched.journal.chain_reader import ChainReader
+from asched.journal.checkpoints import checkpoint_before, write_checkpoints
+from asched.journal.codec import CODEC
 from asched.journal.errors import ArchivedError, JournalCorruptError, JournalError
-from asched.journal.sealing import BEGINNING
+from asched.journal.sealing import BEGINNING, checkpoint_digest
 from asched.journal.signatures import (
     AnchoredHead,
     check_history,
@@ -30,6 +37,10 @@ from asched.journal.verification import verify_journal
 from asched.kube.timing import SystemClock
 from asched.proof.heads import SignedHead
 from asched.proof.keys import JournalKeys, SigningKey
+from asched.proof.statements import Position, next_statement
+from asched.state.records import EngineStarted
+from tests.audit.recording import REGISTRY
+from tests.journal import forging
 from tests.journal.samples import turn
 from tests.journal.test_archive import fill, move
 from tests.journal.test_verification import engine_url, tamper
@@ -39,12 +50,16 @@ KEYS = JournalKeys(KEY)
 TRUSTED = JournalKeys(None, (KEY.public_key,))
 
 
-async def signed(store: JournalStore) -> None:
-    """Sign the present head."""
+async def end_of(store: JournalStore) -> Position:
     reader = ChainReader.from_beginning(store)
     async for _ in reader.ranges():
         pass
-    await sign_head(store, KEY, reader.position, 1)
+    return reader.position
+
+
+async def signed(store: JournalStore) -> SignedHead:
+    """Sign the present head."""
+    return await sign_head(store, KEY, await end_of(store), 1)
 
 
 async def fault(url: str, archived: Path | None = None) -> str:
@@ -259,3 +274,305 @@ async def test_metrics_are_an_anchor(tmp_path: Path) -> None:
     code, error = await anyio.to_thread.run_sync(verify)
     assert (code, error.count("\n")) == (1, 1)
     assert "it once had record 9" in error
+
+
+# -- restore an earlier signed head, and invent records after a stop that is anchored -------------
+
+
+async def test_records_after_an_anchored_stop_are_detected(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        epoch = await store.claim("a", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=1)
+        position = await end_of(store)
+        periodic = await sign_head(store, KEY, position, 2)
+        stop = AnchoredHead("the anchor", await sign_head(store, KEY, position, 3, final=True))
+        sealed = seal(await store.head(), list(map(CODEC.encode, turn(2))), epoch, 4)
+    forging.restore_head(path, periodic.line, periodic.head.size)
+    forging.append(path, sealed)
+    message = "records 4 to 6 were inserted: the writer had stopped at record 3"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await verify_journal(store)  # without the anchor, it is a crash
+        for check in (verify_journal(store, anchored=[stop]), check_history(store, [stop])):
+            with pytest.raises(JournalCorruptError, match=message):
+                await check
+
+
+async def test_next_writer_continues_after_an_anchored_stop(database_url: str) -> None:
+    async with open_journal(database_url, keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=1)
+        position = await end_of(store)
+        stop = AnchoredHead("the anchor", await sign_head(store, KEY, position, 2, final=True))
+        await store.claim("b", claimed_at_ns=3)
+        await sign_head(store, KEY, position, 3)
+        await store.append(turn(2), written_at_ns=4)
+        assert (await verify_journal(store, anchored=[stop])).head.seq == 6
+        assert await check_history(store, [stop]) is not None
+
+
+# -- change a record while a command signs a checkpoint -------------------------------------------
+
+
+@pytest.mark.parametrize("every", [None, 1])
+async def test_checkpoint_of_altered_records_is_not_signed(
+    tmp_path: Path, every: int | None
+) -> None:
+    """The altered record is before the newest statement, so that only a fold reads it."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        for seed in (5, 6):
+            await store.append([EngineStarted("1", seed)], written_at_ns=seed)
+        await signed(store)
+        await write_checkpoints(store, REGISTRY.load)
+    with forging.without_triggers(path) as connection:
+        connection.execute("UPDATE journal_record SET payload = replace(payload, '5', '7')")
+        connection.execute("DELETE FROM journal_checkpoint")
+    async with open_journal(str(path), keys=KEYS) as store:
+        assert await check_history(store) is not None
+        before = len(await store.statements())
+        with pytest.raises(JournalCorruptError, match=r"batch 1 .* was altered"):
+            await write_checkpoints(store, REGISTRY.load, every=every)
+        assert len(await store.statements()) == before
+
+
+async def test_checkpoint_of_another_history_is_not_signed(tmp_path: Path) -> None:
+    """All hashes fit, but not the signed head, which follows the checkpoint."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        for seed in (5, 6):
+            await store.append([EngineStarted("1", seed)], written_at_ns=seed)
+        await signed(store)
+    with forging.without_triggers(path) as connection:
+        connection.execute("UPDATE journal_record SET payload = replace(payload, '5', '7')")
+        forging.rehash(connection)
+    async with open_journal(str(path), keys=KEYS) as store:
+        before = len(await store.statements())
+        for write in (
+            checkpoint_before(store, REGISTRY.load, 6),
+            write_checkpoints(store, REGISTRY.load, every=1),
+        ):
+            with pytest.raises(JournalCorruptError, match="was altered"):
+                await write
+        assert len(await store.statements()) == before
+
+
+# -- plant a checkpoint in an empty journal -------------------------------------------------------
+
+
+def plant(path: Path) -> None:
+    digest = checkpoint_digest(0, b"state")
+    with closing(sqlite3.connect(path)) as connection:
+        statement = next_statement(None, BEGINNING, digest, [])
+        connection.execute("INSERT INTO journal_statement VALUES (?, ?, ?)", statement)
+        values = (BEGINNING.hash, b"state")
+        connection.execute("INSERT INTO journal_checkpoint VALUES (0, 0, ?, ?)", values)
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [("journal_checkpoint", "statements"), ("journal_statement", "checkpoints")],
+)
+async def test_key_is_not_introduced_to_a_planted_checkpoint(
+    tmp_path: Path, table: str, what: str
+) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)):
+        pass
+    plant(path)
+    forging.delete_proofs(path, [table])
+    async with open_journal(str(path), keys=KEYS) as store:
+        with pytest.raises(JournalCorruptError, match=f"the journal has no records, but {what}"):
+            await check_history(store)
+
+
+async def test_planted_checkpoint_is_not_loaded_and_detected(tmp_path: Path) -> None:
+    """In a journal whose key signed it."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)):
+        pass
+    plant(path)
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=1)
+        await signed(store)
+        assert await store.load_checkpoint() is None
+    assert await fault(str(path)) == "the checkpoint at record 0 was inserted: it is of no batch"
+
+
+async def test_checkpoint_of_a_record_of_another_batch_is_not_continued(tmp_path: Path) -> None:
+    """Its key signed it, but the records between it and the batch would be left out."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)) as store:
+        await fill(store, 7)
+    with forging.without_triggers(path) as connection:
+        body = connection.execute("SELECT body FROM journal_statement").fetchone()[0]
+        forged = body.replace('"checkpoint","seq":7', '"checkpoint","seq":2')
+        assert forged != body
+        connection.execute("UPDATE journal_statement SET body = ?", (forged,))
+        connection.execute("UPDATE journal_checkpoint SET seq = 2")
+    async with open_journal(str(path)) as store:
+        with pytest.raises(JournalCorruptError, match="record 2 is not of batch 3"):
+            await ChainReader.after_checkpoint(store, 2)
+
+
+# -- change writers or statements while the daemon signs ------------------------------------------
+
+
+def rename_writer(path: Path, writers: Sequence[Writer], name: str) -> None:
+    """Rename the first writer, and compute all hashes of writers again."""
+    before: Writer | None = None
+    with forging.without_triggers(path) as connection:
+        for epoch, _, at_ns, _ in writers:
+            before = next_writer(before, name if epoch == 1 else "b", at_ns)
+            connection.execute(
+                "UPDATE journal_writer SET writer = ?, hash = ? WHERE epoch = ?",
+                (before.writer, before.hash, epoch),
+            )
+
+
+async def test_renamed_writer_is_not_signed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        for name in ("a", "b"):
+            await store.claim(name, claimed_at_ns=1)
+            await store.append(turn(1), written_at_ns=1)
+        anchor = AnchoredHead("the anchor", await signed(store))
+        checked = await check_history(store)
+        assert checked is not None
+        position = await end_of(store)
+        signer = HeadSigner(store, position, SystemClock(), checked.tips)
+        rename_writer(path, await store.writers(), "innocent")
+        signer.appended(await store.append(turn(2), written_at_ns=3))
+        await signer.sign()
+        head = await store.signed_head()
+        assert head is not None
+        assert head.head.seq == 9
+        assert head.head.writer_hash == checked.tips.writer_hash
+        message = "the writer of epoch 2 differs from the one of the signed head at record 9"
+        for check in (verify_journal(store), check_history(store)):
+            with pytest.raises(JournalCorruptError, match=message):
+                await check
+        # A head that was signed with the forged writers does not hide those of an anchored one.
+        await sign_head(store, KEY, await end_of(store), 4)
+        await verify_journal(store)
+        with pytest.raises(JournalCorruptError, match=r"signed head at record 6"):
+            await verify_journal(store, anchored=[anchor])
+
+
+async def test_removed_statement_is_not_signed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, SystemClock())
+        signer.appended(await store.append(turn(1), written_at_ns=1))
+        await signer.sign()
+        await store.save_checkpoint(3, b"state")
+        await signer.sign()  # a new statement of the same key
+        head = await store.signed_head()
+        assert head is not None
+        assert head.head.statements == 2
+        with forging.without_triggers(path) as connection:
+            connection.execute("DELETE FROM journal_statement WHERE number = 2")
+            connection.execute("DELETE FROM journal_checkpoint")
+        signer.appended(await store.append(turn(2), written_at_ns=2))
+        with capture_logs() as logs:
+            await signer.sign()
+        assert [entry["error"] for entry in logs] == [
+            "statements up to 2 were altered or deleted by another program"
+        ]
+        assert await store.signed_head() == head
+
+
+# -- an anchor that does not answer ---------------------------------------------------------------
+
+
+class ScriptedAnchor:
+    """Keeps heads, or never answers."""
+
+    def __init__(self, name: str, *, hangs: bool = False) -> None:
+        self.name = name
+        self.hangs = hangs
+        self.heads: list[SignedHead] = []
+        self.asked = anyio.Event()
+
+    async def publish(self, head: SignedHead) -> None:
+        self.heads.append(head)
+        self.asked.set()
+        if self.hangs:
+            await anyio.sleep_forever()
+
+    async def newest(self) -> SignedHead | None:
+        raise NotImplementedError
+
+    async def is_missing(self) -> bool:
+        raise NotImplementedError
+
+    async def create(self) -> None:
+        raise NotImplementedError
+
+
+async def test_hanging_anchor_does_not_stop_signatures(tmp_path: Path) -> None:
+    anchor = ScriptedAnchor("anchor file /mnt/heads", hangs=True)
+    async with open_journal(str(tmp_path / "journal.db"), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, SystemClock())
+        signer.publish_to(anchor, 0.0)
+        signer.appended(await store.append(turn(1), written_at_ns=1))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(signer.run)
+            await anchor.asked.wait()
+            asked = len(anchor.heads)
+            signer.appended(await store.append(turn(2), written_at_ns=2))
+            with anyio.fail_after(30):
+                await signer.sign()  # as for a checkpoint
+            tasks.cancel_scope.cancel()
+        assert signer.signed_seq == 6
+        assert len(anchor.heads) == asked
+
+
+async def test_anchor_without_answer_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other anchors get the newest head."""
+    monkeypatch.setattr("asched.daemon.signing.signer.PUBLISH_TIMEOUT_S", 0)
+    hanging, other = ScriptedAnchor("file /mnt/heads", hangs=True), ScriptedAnchor("lease a/b")
+    async with open_journal(str(tmp_path / "journal.db"), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, SystemClock())
+        for anchor in (hanging, other):
+            signer.publish_to(anchor, 0.0)
+        with capture_logs() as logs:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(signer.run)
+                for number in (1, 2):
+                    appended = await store.append(turn(number), written_at_ns=number)
+                    signer.appended(appended)
+                    await signer.sign()
+                    with anyio.fail_after(30):
+                        while not other.heads or other.heads[-1].head.seq < appended.last_seq:
+                            other.asked = anyio.Event()
+                            await other.asked.wait()
+                await signer.finish(all_committed=True)
+                tasks.cancel_scope.cancel()
+    assert other.heads[-1].head.final
+    assert len(set(other.heads)) == len(other.heads)
+    found = {metric.name: metric.samples for metric in head_metrics(signer)}
+    failures = {s.labels["anchor"]: s.value for s in found["asched_journal_anchor_failures"]}
+    assert failures["lease"] == 0
+    assert 0 < failures["file"] <= len(hanging.heads)
+    assert [(entry["event"], entry["error"]) for entry in logs] == [
+        ("anchor not written", "no answer within 0 s")
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import stat
 import subprocess
 from pathlib import Path
@@ -179,6 +180,21 @@ def test_interrupted_write_is_ignored(tmp_path: Path) -> None:
     assert file.last() == head(1)
     file.append(head(3))
     assert file.last() == head(3)
+    assert read_anchors(file.path) == [head(1), head(3)]
+
+
+def test_head_that_is_written_in_part_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+    file, write = AnchorFile(tmp_path / "heads"), os.write
+    file.append(head(1))
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:50]))
+        with pytest.raises(AnchorError, match="the head was written in part only"):
+            file.append(head(2))
+    assert read_anchors(file.path) == [head(1)]
+    file.append(head(3))
     assert read_anchors(file.path) == [head(1), head(3)]
 
 

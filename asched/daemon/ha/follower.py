@@ -17,6 +17,7 @@ from asched.journal.errors import (
     JournalReplacedError,
     reason_of,
 )
+from asched.journal.signatures import ProofTips
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource
@@ -176,6 +177,8 @@ class StartState(NamedTuple):
     """Of the claim."""
     position: Position
     """The end of the journal."""
+    tips: ProofTips | None
+    """Of a signed journal."""
     journal_id: str = ""
     """Identity of the journal."""
     buffered: BufferedWatch | None = None

@@ -44,6 +44,7 @@ from asched.daemon.telemetry.health import Check
 from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
+from asched.journal.signatures import ProofTips
 from asched.journal.statistics import journal_id
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
@@ -203,7 +204,7 @@ class Standby:
         # The claim comes last: only the records since the last poll remain to be folded after it.
         before = follower.seq
         epoch = await self._claim()
-        await self._check_journal()
+        tips = await self._check_journal()
         log.info("journal claimed", epoch=epoch, records=follower.seq - before)
         return StartState(
             fold=follower.fold,
@@ -211,6 +212,7 @@ class Standby:
             checkpoint_seq=follower.checkpoint_seq,
             epoch=epoch,
             position=follower.position,
+            tips=tips,
             journal_id=self._journal_id,
             buffered=BufferedWatch(self._watch, self._changes),
         )
@@ -229,9 +231,10 @@ class Standby:
             self._other_journal = problem
             await clock.sleep(_COMPARE_S)
 
-    async def _check_journal(self) -> None:
+    async def _check_journal(self) -> ProofTips | None:
         """Compare what was folded with the signatures and anchors of the journal.
 
+        The tips of a signed journal.
         Raises :class:`~asched.journal.errors.JournalError`.
         """
         context = self._context
@@ -240,6 +243,7 @@ class Standby:
         anchors.append(self._leadership.anchor(runtime.instance, shared=True))
         checked = await take_over(context.journal, anchors, runtime.clock)
         check_unchanged(checked, self._follower.position)
+        return None if checked is None else checked.tips
 
     async def _claim(self) -> int:
         """Claim the journal and fold it to its end; the epoch. Retried while this process leads:

@@ -17,7 +17,7 @@ from asched.daemon.telemetry.metrics import counter, gauge
 from asched.journal.chain import Head
 from asched.journal.errors import FencedError, JournalError
 from asched.journal.sealing import batch_leaf
-from asched.journal.signatures import sign_head
+from asched.journal.signatures import ProofTips, read_tips, sign_head, with_new_statements
 from asched.journal.store import AppendResult, JournalStore
 from asched.kube.timing import Clock
 from asched.proof.anchors import Anchor, AnchorError
@@ -29,17 +29,20 @@ SIGN_INTERVAL_S: Final = 1.0
 """Minimum time between two signatures. After a crash, this much of the journal is not signed."""
 FINISH_TIMEOUT_S: Final = 1.0
 """For the last head of a stopping process, in the database and in the anchors."""
+PUBLISH_TIMEOUT_S: Final = 10.0
+"""For one head in one anchor, which may be on storage that hangs."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class _PublishedAnchor:
-    """An anchor, and when it got a head."""
+    """An anchor, and which head it got when."""
 
     def __init__(self, anchor: Anchor, every_s: float) -> None:
         self.anchor = anchor
         self.every_s = every_s
         self.last_s = float("-inf")
+        self.newest: SignedHead | None = None
         self.kind = anchor.name.partition(" ")[0]
         self.failures = 0
         self.error = ""
@@ -48,8 +51,15 @@ class _PublishedAnchor:
 class HeadSigner:
     """The signatures of one daemon. Without a key it only knows the head, for metrics."""
 
-    def __init__(self, journal: JournalStore, position: Position, clock: Clock) -> None:
-        """``position``: the end of the journal, which this process verified."""
+    def __init__(
+        self,
+        journal: JournalStore,
+        position: Position,
+        clock: Clock,
+        tips: ProofTips | None = None,
+    ) -> None:
+        """``position`` and ``tips``: the end of the journal, which this process verified. Without
+        ``tips`` those that the first signature finds."""
         self.head: Head = Head(position.seq, position.batch, position.hash)
         """The last batch that was appended."""
         self.signed_seq = 0
@@ -57,6 +67,7 @@ class HeadSigner:
         self.anchors: list[_PublishedAnchor] = []
         self._journal = journal
         self._clock = clock
+        self._tips = tips
         self._tree: Frontier = position.tree
         self._hashes: list[str] = []
         """Of the batches after the tree."""
@@ -64,6 +75,9 @@ class HeadSigner:
         self._error = ""
         self._woken = anyio.Event()
         self._lock = anyio.Lock()
+        self._newest: SignedHead | None = None
+        """The last signed head."""
+        self._to_publish = anyio.Event()
         self._publishing = anyio.Lock()
 
     @property
@@ -83,15 +97,20 @@ class HeadSigner:
             self._woken.set()
 
     async def run(self) -> None:
-        """Sign what was appended, until cancelled."""
-        while self.signs:
-            await self._woken.wait()
-            self._woken = anyio.Event()
-            await self.sign()
-            await self._clock.sleep(SIGN_INTERVAL_S)
+        """Sign what was appended, and publish the signed heads, until cancelled."""
+        if not self.signs:
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._publish_heads)
+            while True:
+                await self._woken.wait()
+                self._woken = anyio.Event()
+                await self.sign()
+                await self._clock.sleep(SIGN_INTERVAL_S)
 
     async def sign(self) -> None:
-        """Sign the present head. A failure is logged, and retried by :meth:`run`."""
+        """Sign the present head; :meth:`run` publishes it. A failure is logged, and retried by
+        :meth:`run`."""
         if self.head != self._finished_at:
             await self._sign(final=False)
 
@@ -105,20 +124,16 @@ class HeadSigner:
         with anyio.move_on_after(FINISH_TIMEOUT_S) as limit:
             await self._sign(final=all_committed)
             self._finished_at = self.head
+            await self._publish(now=True)
         if limit.cancelled_caught:
-            log.warning("last head not signed: timeout", limit_s=FINISH_TIMEOUT_S)
+            missing = "anchored" if self.head == self._finished_at else "signed"
+            log.warning(f"last head not {missing}: timeout", limit_s=FINISH_TIMEOUT_S)
 
     async def _sign(self, *, final: bool) -> None:
-        signed = await self._signed_head(final=final)
-        if signed is not None and self.anchors:
-            async with self._publishing:
-                await self._publish(signed, now=final)
-
-    async def _signed_head(self, *, final: bool) -> SignedHead | None:
-        """The present head, signed and stored; None without a key, or if it cannot be stored."""
+        """Sign and store the present head, if there is a key."""
         key = self._journal.keys.signing
         if key is None:
-            return None
+            return
         async with self._lock:
             hashes, self._hashes = self._hashes, []
             for batch_hash in hashes:
@@ -126,15 +141,21 @@ class HeadSigner:
             position = Position.of(self.head.seq, self.head.hash, self._tree)
             now_ns = self._clock.time_ns()
             try:
-                signed = await sign_head(self._journal, key, position, now_ns, final=final)
+                if self._tips is None:
+                    self._tips = await read_tips(self._journal)
+                self._tips = await with_new_statements(self._journal, self._tips)
+                signed = await sign_head(
+                    self._journal, key, position, now_ns, tips=self._tips, final=final
+                )
             except FencedError:
-                return None  # the next append reports it
+                return  # the next append reports it
             except JournalError as error:
                 self._report(str(error))
-                return None
+                return
             self._error = ""
             self.signed_seq = signed.head.seq
-            return signed
+            self._newest = signed
+            self._to_publish.set()
 
     def _report(self, error: str) -> None:
         """Log each new reason once."""
@@ -143,18 +164,28 @@ class HeadSigner:
             self._error = error
             log.warning("head of the journal not signed, retrying", error=error)
 
-    async def _publish(self, signed: SignedHead, *, now: bool) -> None:
-        if signed.head.seq < self.signed_seq:
-            return  # a later head is published next
-        at_s = self._clock.monotonic_s()
-        for published in self.anchors:
-            if now or at_s - published.last_s >= published.every_s:
-                await _publish_to(published, signed, at_s)
+    async def _publish_heads(self) -> None:
+        while True:
+            await self._to_publish.wait()
+            self._to_publish = anyio.Event()
+            await self._publish(now=False)
+
+    async def _publish(self, *, now: bool) -> None:
+        """Publish the newest head to the anchors for which it is time, or to all ``now``."""
+        async with self._publishing, anyio.create_task_group() as tasks:
+            signed, at_s = self._newest, self._clock.monotonic_s()
+            for published in self.anchors:
+                due = now or at_s - published.last_s >= published.every_s
+                if signed is not None and signed != published.newest and due:
+                    tasks.start_soon(_publish_to, published, signed, at_s)
 
 
 async def _publish_to(published: _PublishedAnchor, signed: SignedHead, at_s: float) -> None:
     try:
-        await published.anchor.publish(signed)
+        with anyio.move_on_after(PUBLISH_TIMEOUT_S) as limit:
+            await published.anchor.publish(signed)
+        if limit.cancelled_caught:
+            raise AnchorError(f"no answer within {PUBLISH_TIMEOUT_S:g} s")
     except AnchorError as error:
         published.failures += 1
         if str(error) != published.error:
@@ -162,6 +193,7 @@ async def _publish_to(published: _PublishedAnchor, signed: SignedHead, at_s: flo
             log.warning("anchor not written", anchor=published.anchor.name, error=str(error))
         return
     published.error = ""
+    published.newest = signed
     published.last_s = at_s
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import anyio
 import structlog
 from anyio import to_thread
 
@@ -18,6 +19,7 @@ from asched.journal.signatures import (
     CheckedHistory,
     check_history,
     introduce_key,
+    read_tips,
     sign_head,
 )
 from asched.journal.store import JournalStore
@@ -39,6 +41,8 @@ class FileAnchor:
 
     def __init__(self, file: AnchorFile) -> None:
         self._file = file
+        # One thread, however many attempts are abandoned on storage that hangs.
+        self._threads = anyio.CapacityLimiter(1)
 
     @property
     def name(self) -> str:
@@ -54,7 +58,9 @@ class FileAnchor:
         await to_thread.run_sync(self._file.create, abandon_on_cancel=True)
 
     async def publish(self, head: SignedHead) -> None:
-        await to_thread.run_sync(self._file.append, head, abandon_on_cancel=True)
+        await to_thread.run_sync(
+            self._file.append, head, abandon_on_cancel=True, limiter=self._threads
+        )
 
 
 class LeaseAnchor:
@@ -167,7 +173,7 @@ async def take_over(
     if checked is None:
         await _create(anchors)
         await _when_writable(lambda: introduce_key(journal, key, clock.time_ns()), clock)
-        checked = CheckedHistory(GENESIS, Frontier(), 0)
+        checked = CheckedHistory(GENESIS, Frontier(), 0, await read_tips(journal))
         log.info("journal is signed from its beginning", key=key.id)
     unsigned = checked.head.seq - checked.signed_seq
     if unsigned:
@@ -179,7 +185,10 @@ async def take_over(
     log.info("journal matches its signature", key=key.id, records=checked.signed_seq)
     head = checked.head
     position = Position.of(head.seq, head.hash, checked.tree)
-    await _when_writable(lambda: sign_head(journal, key, position, clock.time_ns()), clock)
+    tips = checked.tips
+    await _when_writable(
+        lambda: sign_head(journal, key, position, clock.time_ns(), tips=tips), clock
+    )
     return checked
 
 
