@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.daemon.signing.signer import HeadSigner, head_metrics
+from asched.daemon.signing.start import check_against
 from asched.journal import open_journal
 from asched.journal.archive import archive, restore
 from asched.journal.chain import Writer, next_writer, seal
@@ -513,13 +514,26 @@ class ScriptedAnchor:
             await anyio.sleep_forever()
 
     async def newest(self) -> SignedHead | None:
-        raise NotImplementedError
+        if self.hangs:
+            await anyio.sleep_forever()
+        return self.heads[-1] if self.heads else None
 
     async def is_missing(self) -> bool:
         raise NotImplementedError
 
     async def create(self) -> None:
         raise NotImplementedError
+
+
+async def test_start_does_not_wait_for_a_hanging_anchor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.daemon.signing.start.START_TIMEOUT_S", 0)
+    anchor = ScriptedAnchor("anchor file /mnt/heads", hangs=True)
+    async with open_journal(str(tmp_path / "journal.db"), keys=KEYS) as store:
+        message = "^anchor file /mnt/heads does not answer within 0 s$"
+        with anyio.fail_after(30), pytest.raises(JournalError, match=message):
+            await check_against(store, [anchor])
 
 
 async def test_hanging_anchor_does_not_stop_signatures(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import structlog
@@ -30,8 +30,12 @@ from asched.proof.keys import expanded
 from asched.proof.merkle import Frontier
 from asched.proof.statements import Position
 
+T = TypeVar("T")
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+START_TIMEOUT_S: Final = 30.0
+"""For an answer of an anchor at the start, which fails without it."""
 _NAME_LIMIT: Final = 63
 """Of an annotation, without its prefix and slash."""
 
@@ -126,12 +130,12 @@ async def check_against(journal: JournalStore, anchors: Sequence[Anchor]) -> Che
     missing: list[str] = []
     for anchor in anchors:
         try:
-            newest = await anchor.newest()
+            newest = await _answer(anchor, anchor.newest)
             if newest is not None:
                 anchored.append(AnchoredHead(anchor.name, newest))
             elif await journal.signed_head() is None:
                 continue
-            elif await anchor.is_missing():
+            elif await _answer(anchor, anchor.is_missing):
                 missing.append(anchor.name)
             else:
                 log.warning("anchor has no head to compare the journal with", anchor=anchor.name)
@@ -146,6 +150,13 @@ async def check_against(journal: JournalStore, anchors: Sequence[Anchor]) -> Che
     return checked
 
 
+async def _answer(anchor: Anchor, ask: Callable[[], Awaitable[T]]) -> T:
+    """What the anchor answers. Raises :class:`AnchorError`, also if its storage hangs."""
+    with anyio.move_on_after(START_TIMEOUT_S):
+        return await ask()
+    raise AnchorError(f"{anchor.name} does not answer within {START_TIMEOUT_S:g} s")
+
+
 async def _create(anchors: Sequence[Anchor]) -> None:
     """Create the anchors of a journal that begins: a signed journal with a missing one is an error.
 
@@ -153,7 +164,7 @@ async def _create(anchors: Sequence[Anchor]) -> None:
     """
     for anchor in anchors:
         try:
-            await anchor.create()
+            await _answer(anchor, anchor.create)
         except AnchorError as error:
             raise JournalError(str(error)) from None
 
