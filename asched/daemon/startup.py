@@ -92,8 +92,15 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     next_seq = await fold_journal(fold, reader, checkpoint_seq)
     check_unchanged(checked, reader.position)
     identity = await journal_id(journal)
-    tips = None if checked is None else checked.tips
-    return StartState(fold, next_seq, checkpoint_seq, epoch, reader.position, tips, identity)
+    return StartState(
+        fold=fold,
+        next_seq=next_seq,
+        checkpoint_seq=checkpoint_seq,
+        epoch=epoch,
+        position=reader.position,
+        tips=None if checked is None else checked.tips,
+        journal_id=identity,
+    )
 
 
 async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:

@@ -179,8 +179,7 @@ async def verify_journal(
     if trusted is not None and 0 < trusted.seq <= start.seq:
         _check_archived(trusted, start.head)
         trusted = None
-    marks = await store.checkpoint_marks()
-    marks = [mark for mark in marks if not 1 <= mark.batch <= start.batch]
+    marks = [m for m in await store.checkpoint_marks() if not 1 <= m.batch <= start.batch]
     heads, end = _ExpectedHeads(marks, trusted), _End(start.head, start.epoch)
     ranges = store.batch_ranges(start.batch) if resumed else all_batch_ranges(store, archive)
     async for batches in ranges:

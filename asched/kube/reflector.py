@@ -487,7 +487,7 @@ class ClusterWatch:
     ) -> None:
         """Watch these, too. Returns after the first attempt to list each new resource.
 
-        ``relist_pods``: list the pods again, even if the watch already shows all that is wanted.
+        ``relist_pods``: list the pods again, even if the watch already shows what is wanted.
         """
         await self._started.wait()
         assert self._tasks is not None

@@ -395,7 +395,7 @@ async def test_key_is_not_introduced_to_a_planted_checkpoint(
 
 
 async def test_planted_checkpoint_is_not_loaded_and_detected(tmp_path: Path) -> None:
-    """In a journal whose key signed it."""
+    """In a signed journal."""
     path = tmp_path / "journal.db"
     async with open_journal(str(path)):
         pass

@@ -192,8 +192,8 @@ class RegisteredEvent(NamedTuple):
 
 
 class ScopedPlugins(NamedTuple):
-    """The plugins of scope CLUSTER, which are called in each attempt, or those of the other scopes,
-    whose answers pods of one shape share."""
+    """The plugins of scope CLUSTER, which are called in each attempt, or those of the other scopes:
+    pods of one shape share their answers."""
 
     pre_filter: tuple[PreFilterPlugin, ...]
     filter: tuple[tuple[int, FilterPlugin | FilterAllPlugin], ...]

@@ -52,7 +52,7 @@ class LabelClass:
     ) -> None:
         self.namespace = namespace
         self.by_kind = by_kind
-        """For each kind of which there are terms: the generation of their table, and labels."""
+        """For each kind with terms: the generation of their table, and labels."""
 
 
 class _LabelClasses:
@@ -130,7 +130,7 @@ class AffinityState:
         self.existing_terms = existing_terms
         """By kind: the terms of existing pods that select the pod, summed by topology key."""
         self.linked_versions: list[int] | None = None
-        """Those of :attr:`existing_terms` whose counts the following refer to."""
+        """Those of :attr:`existing_terms` when the following were linked to their counts."""
         self.existing_anti_affinity: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
         self.scores: PreferredAffinityScores | None = None
