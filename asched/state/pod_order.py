@@ -29,7 +29,7 @@ PodT = TypeVar("PodT", bound=ArrivedPod)
 _Chunk = list[PodT | None]
 
 
-class ArrivalOrder(Sequence[PodT]):
+class CapturedPods(Sequence[PodT]):
     """The pods as they were when this was created."""
 
     def __init__(self, chunks: Iterable[_Chunk[PodT]], sizes: Iterable[int]) -> None:
@@ -92,10 +92,10 @@ class PodsByUid(Generic[PodT]):
         assert pod is not None, "a removed pod has no place"
         return pod.info.key
 
-    def captured(self) -> ArrivalOrder[PodT]:
+    def captured(self) -> CapturedPods[PodT]:
         """The pods in order of arrival, as they are now. A pod itself may change later."""
         self._captured.update(self._chunks)
-        return ArrivalOrder(self._chunks.values(), self._sizes.values())
+        return CapturedPods(self._chunks.values(), self._sizes.values())
 
     def add(self, pod: PodT) -> None:
         chunk = self._changing(self._last)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asched.framework.pod_info import PodInfo
 from asched.state import pod_order
 from asched.state.cluster import PodEntry
-from asched.state.pod_order import ArrivalOrder, PodsByUid
+from asched.state.pod_order import CapturedPods, PodsByUid
 from tests.run_size import examples
 from tests.state.objects import a_pod
 
@@ -35,12 +35,12 @@ def test_captures_have_the_pods_of_their_moment(
 def check(
     actions: list[int | str],
     filled: int,
-    read_all: Callable[[ArrivalOrder[PodEntry]], list[PodEntry]],
+    read_all: Callable[[CapturedPods[PodEntry]], list[PodEntry]],
 ) -> None:
     by_uid: PodsByUid[PodEntry] = PodsByUid()
     expected = {entry.info.uid: entry for entry in PODS[:filled]}
     by_uid.fill(expected.values())
-    captures: list[tuple[ArrivalOrder[PodEntry], list[PodEntry]]] = []
+    captures: list[tuple[CapturedPods[PodEntry], list[PodEntry]]] = []
     for action in actions:
         if isinstance(action, str):
             captures.append((by_uid.captured(), [*expected.values()]))
@@ -60,7 +60,7 @@ def check(
         assert read_all(captured) == pods
 
 
-def read(pods: ArrivalOrder[PodEntry], step: int) -> list[PodEntry]:
+def read(pods: CapturedPods[PodEntry], step: int) -> list[PodEntry]:
     """In parts, twice, as a checkpoint does."""
     parts = [pods[begin : begin + step] for begin in range(0, len(pods), step)]
     assert [pods[begin : begin + step] for begin in range(0, len(pods), step)] == parts
