@@ -317,6 +317,14 @@ async def test_next_writer_continues_after_an_anchored_stop(database_url: str) -
 # -- change a record while a command signs a checkpoint -------------------------------------------
 
 
+async def write_two_signed_starts(store: JournalStore) -> None:
+    await introduce_key(store, KEY, 1)
+    await store.claim("a", claimed_at_ns=1)
+    for seed in (5, 6):
+        await store.append([EngineStarted("1", seed)], written_at_ns=seed)
+    await signed(store)
+
+
 @pytest.mark.parametrize("every", [None, 1])
 async def test_checkpoint_of_altered_records_is_not_signed(
     tmp_path: Path, every: int | None
@@ -324,11 +332,7 @@ async def test_checkpoint_of_altered_records_is_not_signed(
     """The altered record is before the newest statement, so that only a fold reads it."""
     path = tmp_path / "journal.db"
     async with open_journal(str(path), keys=KEYS) as store:
-        await introduce_key(store, KEY, 1)
-        await store.claim("a", claimed_at_ns=1)
-        for seed in (5, 6):
-            await store.append([EngineStarted("1", seed)], written_at_ns=seed)
-        await signed(store)
+        await write_two_signed_starts(store)
         await write_checkpoints(store, REGISTRY.load)
     with forging.without_triggers(path) as connection:
         connection.execute("UPDATE journal_record SET payload = replace(payload, '5', '7')")
@@ -345,11 +349,7 @@ async def test_checkpoint_of_another_history_is_not_signed(tmp_path: Path) -> No
     """All hashes fit, but not the signed head, which follows the checkpoint."""
     path = tmp_path / "journal.db"
     async with open_journal(str(path), keys=KEYS) as store:
-        await introduce_key(store, KEY, 1)
-        await store.claim("a", claimed_at_ns=1)
-        for seed in (5, 6):
-            await store.append([EngineStarted("1", seed)], written_at_ns=seed)
-        await signed(store)
+        await write_two_signed_starts(store)
     with forging.without_triggers(path) as connection:
         connection.execute("UPDATE journal_record SET payload = replace(payload, '5', '7')")
         forging.rehash(connection)
