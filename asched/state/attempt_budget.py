@@ -12,8 +12,8 @@ namespaces wait to be attempted. Beyond its budget such a pod is attempted as so
 waits, or at its turn.
 
 A step is charged as :data:`NS_PER_STEP`, or as what the daemon measured at its start, which is
-recorded. A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`, or
-one attempt. Beyond that, each further expensive pod is put off to a turn of its own, at which its
+recorded. A namespace pays back one second in :data:`SHARE`, and owes up to :data:`BURST_NS`, or one
+attempt. Beyond that, each further expensive pod is put off to a turn of its own, at which its
 attempt is already charged: the generic cell rate algorithm, with a queue.
 """
 
