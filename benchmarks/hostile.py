@@ -115,7 +115,7 @@ class Loop:
         self.placed = 0
         self.hostile_bytes = 0
         self._bound: list[Assigned] = []
-        """Other pods that were placed in the last turn."""
+        """Pods that were placed in the last turn."""
         self._begin()
         self._core.apply(EngineStarted("hostile", 0, step_ns=measured_step_ns()))
         self._core.apply(ProfilesLoaded(resolve(_configuration(), registry)))
@@ -151,8 +151,15 @@ class Loop:
         decisions."""
         self._begin()
         for bound in self._bound:
-            number = int(bound.key.rpartition("-")[2])
-            self.observe(Resource.PODS, _innocent(number, nodeName=bound.node))
+            if bound.key.startswith("innocent/innocent-"):
+                number = int(bound.key.rpartition("-")[2])
+                self.observe(Resource.PODS, _innocent(number, nodeName=bound.node))
+            elif (entry := self._core.state.pods.get(bound.key)) is not None:
+                # Nobody keeps the bytes of a hostile pod.
+                pod = entry.info.pod
+                spec = msgspec.structs.replace(pod.spec, node_name=bound.node)
+                shown = msgspec.structs.replace(pod, spec=spec)
+                self._core.observe(Upserted(Resource.PODS, shown))
         self._bound.clear()
         for _ in range(_BACKLOG - self._waiting()):
             self.observe(Resource.PODS, self._new_innocent())
@@ -164,9 +171,9 @@ class Loop:
             if not decisions:
                 break
             for decision in decisions:
-                if isinstance(decision, Assigned) and decision.key.startswith("innocent/innocent-"):
+                if isinstance(decision, Assigned):
                     self._bound.append(decision)
-                    self.placed += 1
+                    self.placed += decision.key.startswith("innocent/innocent-")
         self._take()
 
     def node_of(self, key: str) -> str:
