@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
+COLLECTED = $(VENV)/.collected
 WORKERS ?= 4
 RATE    ?= 200
 UI_JOURNAL ?= $(VENV)/large-journal.db
@@ -34,16 +35,19 @@ demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 	@$(BIN)/asched demo
 
 test: $(STAMP)  ## run everything that CI runs: style, types, import contracts, tests
-	@$(MAKE) --no-print-directory --jobs 2 checks test-plugins
+	@$(MAKE) --no-print-directory --jobs 2 checks test-plugins $(COLLECTED)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 checks: lint types contracts audit
 
-# The collection stores the compiled tests, so that not every worker compiles them.
 test-plugins: $(STAMP)
 	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 	@$(BIN)/python -m pytest -c plugins/asched-optimal/pyproject.toml plugins/asched-optimal/tests
+
+# The first collection stores the compiled tests, so that not every worker compiles all of them.
+$(COLLECTED): $(STAMP)
 	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null
+	@touch $@
 
 test-thorough: $(STAMP)  ## run the tests with all examples and long runs, where `make test` takes a part
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

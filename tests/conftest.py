@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import structlog
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from tests.journal.postgres_server import PostgresServer, running_server
@@ -57,6 +60,14 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
     """A PostgreSQL server, started once for all tests of a process: a start takes seconds."""
     with running_server(tmp_path_factory.mktemp("postgres")) as server:
         yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def command_lines_built_once() -> Iterator[None]:
+    """A ``CliRunner`` builds all commands at each call otherwise, which is most of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(autouse=True)

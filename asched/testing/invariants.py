@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -83,8 +84,16 @@ class _Identity:
 
 
 def _check_objects(state: ClusterState) -> None:
+    queue = state.queue
+    parts: dict[str, Container[str]] = {
+        "active": queue.active,
+        "backoff": queue.backoff,
+        "unschedulable": queue.unschedulable,
+        "gated": queue.gated,
+        "in flight": {*queue.in_flight},
+    }
     for key, entry in state.pods.items():
-        _check_entry(state, key, entry)
+        _check_entry(state, key, entry, [name for name, keys in parts.items() if key in keys])
     _check_queue(state)
     _check_gated(state)
     _check_pending_evaluations(state)
@@ -99,30 +108,23 @@ def _check_objects(state: ClusterState) -> None:
 
 
 def _demand(holds: bool, what: str) -> None:
+    """For what is checked rarely: callers build the text in any case."""
     if not holds:
         raise AssertionError(what)
 
 
-def _places(state: ClusterState, key: str) -> list[str]:
-    queue = state.queue
-    parts = ("active", "backoff", "unschedulable", "gated", "in_flight")
-    return [part.replace("_", " ") for part in parts if key in getattr(queue, part)]
-
-
-def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
+def _check_entry(state: ClusterState, key: str, entry: PodEntry, places: list[str]) -> None:
     """A pod is in exactly one part of the queue, or in none, according to its placement state."""
-    pod, places = entry.info.pod, _places(state, key)
-    _demand(key == entry.info.key, f"pod {key} is stored as {entry.info.key}")
-    _demand(not pod.terminal, f"pod {key} has finished but is still stored")
-    _demand(
-        bool(entry.node) is (entry.placement_state is not PlacementState.PENDING),
-        f"pod {key} is {entry.placement_state.value} with node {entry.node!r}",
-    )
-    _demand(
-        (entry.assignment is not None) is (entry.placement_state is PlacementState.ASSUMED),
-        f"pod {key} is {entry.placement_state.value} with assignment {entry.assignment}",
-    )
-    match entry.placement_state:
+    pod, placement = entry.info.pod, entry.placement_state
+    if key != entry.info.key:
+        raise AssertionError(f"pod {key} is stored as {entry.info.key}")
+    if pod.terminal:
+        raise AssertionError(f"pod {key} has finished but is still stored")
+    if bool(entry.node) is (placement is PlacementState.PENDING):
+        raise AssertionError(f"pod {key} is {placement.value} with node {entry.node!r}")
+    if (entry.assignment is not None) is not (placement is PlacementState.ASSUMED):
+        raise AssertionError(f"pod {key} is {placement.value} with assignment {entry.assignment}")
+    match placement:
         case PlacementState.PENDING:
             ours = pod.spec.scheduler_name in state.profiles and not pod.terminating
             called = key in state.pending_evaluations and bool(
@@ -135,20 +137,20 @@ def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
             right = places == ([] if in_session else ["in flight"])
         case PlacementState.BOUND:
             right = not places
-    where = " and ".join(places) or "nowhere in the queue"
-    _demand(right, f"pod {key} is {entry.placement_state.value} but {where}")
+    if not right:
+        where = " and ".join(places) or "nowhere in the queue"
+        raise AssertionError(f"pod {key} is {placement.value} but {where}")
 
 
 def _check_queue(state: ClusterState) -> None:
     queue = state.queue
     for queued in (*queue, *queue.in_flight_pods):
         entry = state.pods.get(queued.info.key)
-        _demand(
-            entry is not None and entry.info is queued.info,
-            f"the queue holds another pod {queued.info.key} than the state",
-        )
+        if entry is None or entry.info is not queued.info:
+            raise AssertionError(f"the queue holds another pod {queued.info.key} than the state")
     for key, pod in (*queue.active.items(), *queue.backoff.items()):
-        _demand(key == pod.info.key, f"queue: pod {pod.info.key} is stored as {key}")
+        if key != pod.info.key:
+            raise AssertionError(f"queue: pod {pod.info.key} is stored as {key}")
     active = {pod.info.namespace for pod in queue.active.values()}
     for namespace in {*active, ""}:
         _demand(
@@ -165,7 +167,8 @@ def _check_queue(state: ClusterState) -> None:
         plugin: {pod.info.key for pod in pods.values()}
         for plugin, pods in queue.waiting_by_plugin.items()
     }
-    _demand(indexed == expected, f"queue: pods by plugin are {expected}, the index has {indexed}")
+    if indexed != expected:
+        raise AssertionError(f"queue: pods by plugin are {expected}, the index has {indexed}")
     if queue.events:
         stored = run(queue.snapshot())
         kept = len(stored.events)
@@ -266,16 +269,17 @@ def _check_groups(state: ClusterState) -> None:
         if group is not None:
             expected.setdefault(group, {})[key] = member_status(state, entry)
     kept = {group: {**state.groups.members(group).statuses} for group in state.groups}
-    _demand(kept == expected, f"groups are {kept}, expected {expected}")
+    if kept != expected:
+        raise AssertionError(f"groups are {kept}, expected {expected}")
     for group, statuses in expected.items():
         members = state.groups.members(group)
+        numbers = Counter(statuses.values())
         for status in MemberStatus:
-            number = [*statuses.values()].count(status)
-            _demand(
-                members.count(status) == number,
-                f"group {group.key}: {number} pods are {status.value}, {members.count(status)}"
-                " are counted",
-            )
+            number, counted = numbers[status], members.count(status)
+            if counted != number:
+                raise AssertionError(
+                    f"group {group.key}: {number} pods are {status.value}, {counted} are counted"
+                )
     at_permit = {g for g, found in expected.items() if MemberStatus.WAITING in found.values()}
     _demand({*state.groups.at_permit} == at_permit, f"groups {at_permit} wait on Permit")
 
@@ -288,7 +292,8 @@ def _check_sessions(state: ClusterState) -> None:
         pod = entry.info.pod
         if entry.placement_state is PlacementState.PENDING and not pod.terminating:
             pending.get(pod.spec.scheduler_name, set()).add(key)
-    _demand(waiting == pending, f"{waiting} wait for sessions, {pending} are pending")
+    if waiting != pending:
+        raise AssertionError(f"{waiting} wait for sessions, {pending} are pending")
     for profile in state.sessions:
         for key, failed in profile.failed_bindings.items():
             known = state.entry(key, failed.uid) is not None
@@ -313,10 +318,9 @@ def _check_columns(state: ClusterState) -> None:
         fresh.set_node(table.node(row))
     for key, entry in state.pods.items():
         if entry.node:
-            _demand(
-                table.has_pod(entry.node, entry.info),
-                f"pod {key} is {entry.placement_state.value} on {entry.node} but not counted there",
-            )
+            if not table.has_pod(entry.node, entry.info):
+                where = f"{entry.placement_state.value} on {entry.node}"
+                raise AssertionError(f"pod {key} is {where} but not counted there")
             fresh.add_pod(entry.node, entry.info)
     counted, placed = table.pods_counted, fresh.pods_counted
     _demand(counted == placed, f"{counted} pods are counted on nodes, {placed} are placed")

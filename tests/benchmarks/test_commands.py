@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import scheduler_perf
+from benchmarks import engine, scheduler_perf
 from benchmarks.measurement import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,9 +80,9 @@ def test_unknown_workload_is_one_line_error(definition: Path) -> None:
     assert errors == "scheduler_perf: unknown workload 'Nothing'; available: Basic/Tiny\n"
 
 
-async def test_engine_reports_each_kind_and_shape() -> None:
-    code, output, errors = await command(
-        *("benchmarks.engine", "--kind", "basic,spread", "--nodes", "20", "--pods", "10"),
+def test_engine_reports_each_kind_and_shape() -> None:
+    code, output, errors = invoke(
+        *(engine.main, "--kind", "basic,spread", "--nodes", "20", "--pods", "10"),
         *("--shapes", "1,all-different", "--runs", "1", "--json"),
     )
     assert code == 0, errors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -61,7 +60,7 @@ class BatchDocument:
     def __init__(self, path: Path) -> None:
         """Raises :class:`DocumentError` for an invalid file."""
         try:
-            recorded = json.loads(path.read_bytes())
+            recorded = msgspec.json.decode(path.read_bytes())
             self.conf: str = recorded["conf"]
             self.scheduler_name: str = recorded["schedulerName"]
             self.default_queue: str = recorded["defaultQueue"]
@@ -122,7 +121,7 @@ class BatchDocument:
 def is_batch_document(path: Path) -> bool:
     """Whether the file records a batch session, not single pods."""
     try:
-        recorded = json.loads(path.read_bytes())
+        recorded = msgspec.json.decode(path.read_bytes())
     except ValueError:
         return False
     return isinstance(recorded, dict) and "conf" in recorded

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from asched.cel import (
     AttributeValue,
@@ -26,7 +27,7 @@ TOPIC = "dra-cel"
 def is_cel_document(path: Path) -> bool:
     """Whether a document contains expressions: its topic says so."""
     try:
-        return bool(json.loads(path.read_bytes()).get("topic") == TOPIC)
+        return bool(msgspec.json.decode(path.read_bytes()).get("topic") == TOPIC)
     except (ValueError, AttributeError):
         return False
 
@@ -34,7 +35,7 @@ def is_cel_document(path: Path) -> bool:
 def expression_differences(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(Place, differences) of each expression. Raises DocumentError."""
     try:
-        document = json.loads(path.read_bytes())
+        document = msgspec.json.decode(path.read_bytes())
         devices = {name: device_view(device) for name, device in document["devices"].items()}
         cases = document["cases"]
     except (KeyError, ValueError) as error:

@@ -7,9 +7,10 @@ admission, match label keys, node allocatable. Everything else is filled in whil
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from asched.model.quantity import thousandths
 from asched.model.requests import CPU, HUGEPAGES_PREFIX, MEMORY
@@ -22,9 +23,14 @@ _BUILT_IN_PRIORITIES = {
 }
 
 
+def copied(value: Any) -> Any:
+    """A copy of JSON data or a struct as plain data; ``copy.deepcopy`` takes ten times as long."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
 def default_node(node: ApiObject) -> ApiObject:
     """Missing allocatable equals the capacity."""
-    node = copy.deepcopy(node)
+    node = copied(node)
     status = node.setdefault("status", {})
     if not status.get("allocatable"):
         status["allocatable"] = status.get("capacity") or {}
@@ -33,7 +39,7 @@ def default_node(node: ApiObject) -> ApiObject:
 
 def default_namespace(namespace: ApiObject) -> ApiObject:
     """Add the name as a label."""
-    namespace = copy.deepcopy(namespace)
+    namespace = copied(namespace)
     metadata = namespace["metadata"]
     metadata["labels"] = {
         **(metadata.get("labels") or {}),
@@ -44,7 +50,7 @@ def default_namespace(namespace: ApiObject) -> ApiObject:
 
 def default_replication_controller(controller: ApiObject) -> ApiObject:
     """Missing selector and labels come from the template."""
-    controller = copy.deepcopy(controller)
+    controller = copied(controller)
     spec = controller.setdefault("spec", {})
     labels = (spec.get("template") or {}).get("metadata", {}).get("labels") or {}
     if not spec.get("selector"):
@@ -57,7 +63,7 @@ def default_replication_controller(controller: ApiObject) -> ApiObject:
 
 def default_resource_claim(claim: ApiObject) -> ApiObject:
     """Allocation mode and count of requests, and the operator of tolerations."""
-    claim = copy.deepcopy(claim)
+    claim = copied(claim)
     for request in claim.get("spec", {}).get("devices", {}).get("requests") or ():
         for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
             if each is not None:
@@ -87,7 +93,7 @@ def default_allocation(allocation: ApiObject | None) -> None:
 
 def default_pod(pod: ApiObject, priority_classes: Sequence[ApiObject] = ()) -> ApiObject:
     """All defaults of a pod, in the API server's order."""
-    pod = copy.deepcopy(pod)
+    pod = copied(pod)
     spec = pod.setdefault("spec", {})
     for container in _all_containers(spec):
         _default_requests(container)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ class DocumentError(ValueError):
 def read_document(path: Path) -> dict[str, Any]:
     """The content of a recorded file. Raises :class:`DocumentError`."""
     try:
-        recorded = json.loads(path.read_bytes())
+        recorded = msgspec.json.decode(path.read_bytes())
     except ValueError as error:
         raise DocumentError(f"{path.name} is no recorded document: {error!r}") from None
     if not isinstance(recorded, dict):

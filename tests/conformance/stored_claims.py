@@ -5,7 +5,6 @@ kube-scheduler writes the claim that it has in its cache, and reads it again aft
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +18,12 @@ from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.resources import Resource, decode
 from asched.state.fold import Fold
 from asched.state.records import ObjectDeleted, ObjectObserved
-from tests.conformance.defaulting import ApiObject, default_allocation, default_resource_claim
+from tests.conformance.defaulting import (
+    ApiObject,
+    copied,
+    default_allocation,
+    default_resource_claim,
+)
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 MAX_CONSUMERS = 256
@@ -33,7 +37,7 @@ def decoded(claim: ApiObject) -> ResourceClaim:
 
 def written(value: Any) -> Any:
     """A struct as the API server stores it."""
-    plain = msgspec.json.decode(msgspec.json.encode(value))
+    plain = copied(value)
     if isinstance(value, AllocationResult):
         default_allocation(plain)
     return plain
@@ -61,7 +65,7 @@ class RecordingClient:
         self._fold = fold
         self._cached = {_key(claim): claim for claim in claims}
         """As the scheduler's cache has them: unchanged while PreBind runs."""
-        self._stored = copy.deepcopy(self._cached)
+        self._stored = copied(self._cached)
         self._changed: dict[str, bool] = {}
         self.api_calls: list[str] = []
         self.reserved: dict[str, ApiObject] = {}
@@ -92,7 +96,7 @@ class RecordingClient:
         """Whether the claim was up to date."""
         key, name = wanted.claim.key, wanted.claim.name
         outdated = seen is not self._stored[key] and key in self._changed
-        claim = copy.deepcopy(seen)
+        claim = copied(seen)
         status = claim.setdefault("status", {})
         if claim["metadata"].get("deletionTimestamp"):
             raise _WriteError(f"claim {key} got deleted in the meantime")
@@ -106,7 +110,7 @@ class RecordingClient:
                 if outdated:
                     return False
                 self._store(key, claim)
-            status["allocation"] = copy.deepcopy(wanted.allocation)
+            status["allocation"] = copied(wanted.allocation)
             self.reserved.setdefault(key, wanted.allocation)
         if not status.get("allocation"):
             raise _WriteError(f"claim {key} got deallocated elsewhere in the meantime")
@@ -207,7 +211,7 @@ class RecordingClient:
         self._observe(claim)
 
     def _observe(self, claim: ApiObject) -> None:
-        shown = copy.deepcopy(claim)
+        shown = copied(claim)
         allocation = shown.get("status", {}).get("allocation")
         if allocation and allocation.get("allocationTimestamp") == NOW:
             allocation["allocationTimestamp"] = _STORED_NOW

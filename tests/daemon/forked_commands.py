@@ -24,10 +24,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import alembic.command  # noqa: F401
+import typer.main
 
 import asched.cli.serve  # noqa: F401  the imports that a command would make
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry
+
+# Built once for all commands.
+COMMAND = typer.main.get_command(app)
 
 
 def import_all() -> None:
@@ -47,7 +51,7 @@ def run_command(output: str, arguments: Sequence[str]) -> None:
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        app(list(arguments), prog_name="asched")
+        COMMAND(list(arguments), prog_name="asched")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:

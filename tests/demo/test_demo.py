@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
@@ -21,31 +22,6 @@ from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, Rejected
 from tests.demo.running import DEMO_TIMEOUT_S, demo, logged
 
-
-def test_small_demo_binds_all_schedulable_pods(tmp_path: Path) -> None:
-    journal = tmp_path / "run.db"
-    done = demo(
-        "--nodes", "20", "--pods", "120", "--over", "1", "--journal", str(journal), cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert not [event for event in logged(done.stderr) if event["level"] == "error"]
-    out = done.stdout
-    assert re.search(r"schedulable pods\t120\s", out)
-    assert re.search(r"bound\t120\s", out)
-    assert re.search(r"observed to bound\tp50 \d+ ms, p99 \d+ ms", out)
-    assert "Insufficient nvidia.com/gpu" in out
-    assert "gated by SchedulingGates" in out
-    assert re.search(r"bound 120/120", out), "a progress line, because this is not a terminal"
-    assert "\x1b" not in out
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-    commands = [line.strip() for line in out.splitlines() if f"--journal {journal}" in line]
-    names = [shlex.split(line)[1] for line in commands]
-    assert names == ["history", "explain", "explain", "ui"]
-    for line in commands[:-1]:
-        result = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="asched")
-        assert (result.exit_code, result.stderr) == (0, "")
-
-
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -55,23 +31,58 @@ profiles:
 """
 
 
-async def test_decisions_of_a_demo_are_reproducible(tmp_path: Path) -> None:
-    journal, config = tmp_path / "run.db", tmp_path / "mine.yaml"
+class SmallDemo(NamedTuple):
+    done: Any
+    """The ended process."""
+    journal: Path
+    left: tuple[str, ...]
+    """Folders that it left behind."""
+
+
+@pytest.fixture(scope="module")
+def small_demo(tmp_path_factory: pytest.TempPathFactory) -> SmallDemo:
+    """A demo with 20 nodes and 120 pods, one scheduler name and a seed."""
+    folder = tmp_path_factory.mktemp("demo")
+    journal, config = folder / "run.db", folder / "mine.yaml"
     config.write_text(CONFIG)
     done = demo(
-        "--nodes", "12", "--pods", "80", "--over", "0.5", "--seed", "5", "--journal", str(journal),
-        "--config", str(config), cwd=tmp_path,
+        "--nodes", "20", "--pods", "120", "--over", "1", "--seed", "5", "--journal", str(journal),
+        "--config", str(config), cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return SmallDemo(done, journal, tuple(path.name for path in folder.iterdir() if path.is_dir()))
+
+
+def test_small_demo_binds_all_schedulable_pods(small_demo: SmallDemo) -> None:
+    done, journal = small_demo.done, small_demo.journal
+    assert not [event for event in logged(done.stderr) if event["level"] == "error"]
+    out = done.stdout
+    assert re.search(r"schedulable pods\t120\s", out)
+    assert re.search(r"bound\t120\s", out)
+    assert re.search(r"observed to bound\tp50 \d+ ms, p99 \d+ ms", out)
+    assert "Insufficient nvidia.com/gpu" in out
+    assert "gated by SchedulingGates" in out
+    assert re.search(r"bound 120/120", out), "a progress line, because this is not a terminal"
+    assert "\x1b" not in out
+    assert small_demo.left == ()
+    commands = [line.strip() for line in out.splitlines() if f"--journal {journal}" in line]
+    names = [shlex.split(line)[1] for line in commands]
+    assert names == ["history", "explain", "explain", "ui"]
+    for line in commands[:-1]:
+        result = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="asched")
+        assert (result.exit_code, result.stderr) == (0, "")
+
+
+async def test_decisions_of_a_demo_are_reproducible(small_demo: SmallDemo) -> None:
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
     decider, repeated = Decider(fold.state), 0
-    async with open_journal(str(journal), read_only=True) as store:
+    async with open_journal(str(small_demo.journal), read_only=True) as store:
         async for stored in store.read():
             if isinstance(stored.record, Assigned | Rejected | AttemptFailed):
                 assert decider.next() == (stored.record,)
                 repeated += 1
             fold.apply(stored.record)
-    assert repeated >= 80
+    assert repeated >= 120
     assert fold.state.profiles.keys() == {"mine"}
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,9 @@ from typer.testing import CliRunner
 import asched
 from asched.audit.timeline import time_of
 from asched.cli.main import app
+from asched.gate import candidate
 from asched.gate.agreement import agreement_of
+from asched.gate.side import SideRequest, SideResult, side_result
 from asched.journal.opening import open_journal
 from asched.planning import open as open_history
 from asched.planning.workloads import default_scheduler
@@ -33,6 +36,19 @@ PACKING = (
     args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
 """
 )
+
+
+@pytest.fixture
+def sides_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sides in this environment are computed by threads: a new process imports for a second."""
+    in_process = candidate._side
+
+    async def side(environment: Path | None, request: SideRequest) -> SideResult:
+        if environment is not None:
+            return await in_process(environment, request)
+        return await anyio.to_thread.run_sync(side_result, request)
+
+    monkeypatch.setattr(candidate, "_side", side)
 
 
 def run_gate(journal: Path, *arguments: str) -> Any:
@@ -55,6 +71,7 @@ def test_equal_configuration_passes(journal: Path, tmp_path: Path) -> None:
     assert datetime.fromisoformat(found["begin"]) == first, "the journal has fewer than 7 days"
 
 
+@pytest.mark.usefixtures("sides_here")
 def test_other_configuration_fails(journal: Path, tmp_path: Path) -> None:
     file, page = tmp_path / "packing.yaml", tmp_path / "gate.html"
     file.write_text(PACKING)
@@ -68,6 +85,7 @@ def test_other_configuration_fails(journal: Path, tmp_path: Path) -> None:
     assert "large-" in html
 
 
+@pytest.mark.usefixtures("sides_here")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -147,8 +165,8 @@ async def test_agreement_in_a_part_of_a_journal(journal: Path) -> None:
         period = msgspec.structs.replace(source, since_ns=begin_ns)
         same = default_scheduler(REGISTRY)
         whole = await agreement_of(store, source, None, REGISTRY.load)
-        for candidate in (None, same):
-            part = await agreement_of(store, period, candidate, REGISTRY.load)
+        for scheduler in (None, same):
+            part = await agreement_of(store, period, scheduler, REGISTRY.load)
             assert (part.share, part.note) == (1.0, "")
             assert part.rejection_share in (None, 1.0)
             assert 0 < part.bindings < whole.bindings

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "asched"
 RELEASE, NAMESPACE = "prod", "kube-system"
 FULL_NAME = "prod-asched"
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Object = dict[str, Any]
 Values = dict[str, Any]
@@ -113,7 +114,7 @@ def rendered(values: Values) -> list[Object]:
     """All objects that a release with these values has."""
     texts = templates(values)
     del texts["NOTES.txt"]
-    return [found for text in texts.values() for found in yaml.safe_load_all(text) if found]
+    return [found for text in texts.values() for found in yaml.load_all(text, _LOADER) if found]
 
 
 def only(objects: Sequence[Object], kind: str) -> Object:

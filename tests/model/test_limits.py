@@ -39,11 +39,12 @@ def kept_pod(made: dict[str, Any]) -> Pod:
 
 @CLASSES
 def test_large_pod_becomes_a_stub(hostile: HostileClass) -> None:
-    pod = decode(hostile.resource, hostile.raw(1))
+    raw = hostile.raw(1)
+    pod = decode(hostile.resource, raw)
     assert isinstance(pod, Pod)
     assert ", at most " in pod.spec.oversized
     assert len(msgspec.json.encode(pod)) < 32 * limits.KIB
-    assert pod.key == f"evil/{json.loads(hostile.raw(1))['metadata']['name']}"
+    assert pod.key == f"evil/{msgspec.json.decode(raw)['metadata']['name']}"
 
 
 @CLASSES

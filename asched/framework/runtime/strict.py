@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -73,6 +74,10 @@ def suggestion(word: str, choices: Sequence[str]) -> str:
     return f"did you mean {guess}?" if guess else f"expected one of {', '.join(choices)}"
 
 
+# Without a cache, it would evaluate the annotations of all inner structs at each call.
+_type_info = lru_cache(maxsize=256)(types.type_info)
+
+
 class _UnusableError(Exception):
     """The problems of a value are recorded, and no value can be returned."""
 
@@ -91,7 +96,7 @@ class StrictDecoder:
         """``value`` as a ``cls``; None if that is not possible."""
         before = len(self.problems)
         try:
-            plain = self._walk(value, types.type_info(cls), path)
+            plain = self._walk(value, _type_info(cls), path)
             return msgspec.convert(plain, cls)
         except _UnusableError:
             return None
