@@ -43,6 +43,8 @@ class NodeChooser(PreFilterPlugin, FilterPlugin, ScorePlugin):
         target = pod.labels.get("target", "")
         if target == "nothing":
             return PreFilterResult(Status.unschedulable("target is nothing"))
+        if target == "environment":
+            return PreFilterResult(Status.unschedulable(f"variables {' '.join(os.environ)} only"))
         state.write(WANTED, target)
         return PreFilterResult()
 

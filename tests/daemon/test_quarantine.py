@@ -17,6 +17,7 @@ from asched.daemon.engine.attempt_mark import AttemptMark
 from asched.framework.pod_info import PodInfo
 from asched.journal import open_journal
 from asched.state.records import PodQuarantined
+from tests.daemon.distributions import install
 from tests.daemon.processes import NO_HEALTH, ROOT, commands, running
 from tests.daemon.world import KUBE, world
 from tests.state.objects import a_pod
@@ -44,15 +45,7 @@ class Deadly(FilterPlugin):
 
 @pytest.fixture
 def deadly_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed as pip does it, so that commands find it."""
-    site = tmp_path / "site"
-    info = site / "deadly-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "deadly.py").write_text(PLUGIN)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deadly\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[asched.plugins]\nDeadly = deadly:Deadly\n")
-    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
-    monkeypatch.syspath_prepend(str(site))
+    install(tmp_path, monkeypatch, "Deadly", PLUGIN)
 
 
 @pytest.mark.usefixtures("deadly_distribution")

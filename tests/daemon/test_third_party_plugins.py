@@ -26,6 +26,9 @@ from asched.framework.interface import (
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Code, Status
+from tests.daemon.distributions import install
+from tests.daemon.processes import NO_HEALTH, commands, running
+from tests.daemon.test_run_command import arguments, logged, stopped, until_logged
 from tests.daemon.world import KUBE, OWN, world
 
 PAIRS = '''
@@ -64,14 +67,8 @@ class Pairs(PermitPlugin, PreBindPlugin, PostBindPlugin):
 
 @pytest.fixture
 def pairs_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A distribution with a plugin, as pip would leave it on disk; the name of its module."""
-    site, module = tmp_path / "site", "asched_test_pairs"
-    info = site / "pairs-1.2.dist-info"
-    info.mkdir(parents=True)
-    (site / f"{module}.py").write_text(PAIRS)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pairs\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(f"[asched.plugins]\nPairs = {module}:Pairs\n")
-    monkeypatch.syspath_prepend(str(site))
+    """The name of the plugin's module."""
+    module = install(tmp_path, monkeypatch, "Pairs", PAIRS)
     yield module
     sys.modules.pop(module, None)
 
@@ -127,6 +124,37 @@ async def test_raising_plugin_fails_only_its_own_pod(tmp_path: Path) -> None:
             w.message("bad"),
         )
         assert w.condition("bad")["reason"] == "SchedulerError"
+
+
+BROKEN = """
+from asched.framework.interface import FilterPlugin
+
+class Broken(FilterPlugin):
+    name = "Broken"
+    api_version = 1
+
+    def filter(self, state, pod, node):
+        return {}["x"]
+"""
+
+
+@pytest.mark.parametrize("debug", [False, True])
+async def test_debug_logs_the_traceback_of_a_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, debug: bool
+) -> None:
+    module = install(tmp_path, monkeypatch, "Broken", BROKEN)
+    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as runner:
+        config = arguments(w, f"{enabled('Broken')}---\n{NO_HEALTH}")
+        async with running(runner, *config, *["--debug"] * debug) as command:
+            await until_logged(command, "caches synced")
+            w.add_pod("bad")
+            await w.until(lambda: f"KeyError: 'x' (site/{module}.py:9)" in w.message("bad"))
+            assert await stopped(runner, command) == 0
+    traces = [str(line["exception"]) for line in logged(command) if "exception" in line]
+    assert bool(traces) is debug
+    for trace in traces:
+        assert trace.endswith("KeyError: 'x'")
+        assert f'{module}.py", line 9, in filter' in trace
 
 
 class Awkward(PreBindPlugin, PostBindPlugin):

@@ -15,7 +15,9 @@ import yaml
 
 from asched.journal import open_journal
 from asched.journal.codec import CODEC
+from tests.daemon.external_plugins import NodeChooser
 from tests.daemon.processes import NO_HEALTH, ROOT, Command, commands, running
+from tests.daemon.test_third_party_plugins import enabled
 from tests.daemon.world import TIMEOUT_S, World, world
 
 CANARY = "canary-5d1e"
@@ -103,6 +105,18 @@ async def test_failing_plugin_shows_no_secret(
             assert done.returncode == 1
             assert b"ended with code 1" in done.stderr
             assert CANARY.encode() not in done.stderr + done.stdout
+
+
+async def test_worker_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {**SECRETS, "AWS_SECRET_ACCESS_KEY": CANARY}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    async with world(tmp_path, nodes=1) as w, w.daemon(enabled("NodeChooser"), NodeChooser):
+        w.add_pod("p", labels={"target": "environment"})
+        await w.until(lambda: "variables" in w.message("p"))
+        variables = set(w.message("p").split())
+    assert "PATH" in variables
+    assert not variables & secrets.keys()
 
 
 @pytest.mark.parametrize("form", LOG_FORMATS)
