@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -117,20 +118,37 @@ class Faults:
             head, _, count_text = head.partition("*")
             name, _, amount = head.partition("=")
             try:
-                count = int(count_text or 1)
+                count = _number(count_text or "1")
                 if name in ("drop", "drop-after"):
                     faults.drop(count=count, resource=resource, after_effect=name != "drop")
                 elif name == "delay":
-                    faults.delay(float(amount), count=count, resource=resource)
+                    faults.delay(_seconds(amount), count=count, resource=resource)
                 elif name == "malformed":
                     faults.malform_watch_lines(count)
                 elif name == "watch-close":
-                    faults.watch_closes_after_events = int(amount)
+                    faults.watch_closes_after_events = _number(amount)
                 else:
-                    faults.respond(int(name), count=count, resource=resource)
+                    code = _number(name, 400, 599)
+                    faults.respond(code, count=count, resource=resource)
             except ValueError as error:
                 raise ValueError(
                     f"{part!r} is not a fault: expected CODE, drop, drop-after, delay=SECONDS, "
                     "malformed or watch-close=EVENTS, then optionally *COUNT and @RESOURCE"
                 ) from error
         return faults
+
+
+def _number(text: str, least: int = 1, most: int = 1 << 31) -> int:
+    """Raises ValueError."""
+    number = int(text)
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    """Raises ValueError."""
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{seconds} is not a duration")
+    return seconds

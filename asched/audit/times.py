@@ -32,6 +32,10 @@ def parse_time_ns(text: str, now: datetime | None = None) -> int:
         at = _before(text, now or datetime.now(UTC))
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
+    try:
+        at = at.astimezone(UTC)
+    except OverflowError:  # its year in UTC is 0 or 10000
+        raise _not_a_time(text) from None
     return (at - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
@@ -45,4 +49,8 @@ def _before(text: str, now: datetime) -> datetime:
             return now - timedelta(days=int(days)) - parse_duration(rest or "0")
         return now - parse_duration(text)
     except (ValueError, OverflowError):
-        raise TimeTextError(f'"{text}" is not a time; write {TIMES}') from None
+        raise _not_a_time(text) from None
+
+
+def _not_a_time(text: str) -> TimeTextError:
+    return TimeTextError(f'"{text}" is not a time; write {TIMES}')

@@ -73,6 +73,8 @@ def consolidate(options: ConsolidateOptions) -> None:
     """
     settings = settings_of(options)
     if options.journal is not None:
+        if options.config or options.feature_gates:
+            raise BadInput("--journal has its configuration: omit --config and --feature-gates")
         if options.apply or options.record or options.kubeconfig or options.context:
             raise BadInput("--journal needs no cluster: omit --apply, --record and --kubeconfig")
         show_plan(_plan_of_journal(options, options.journal, settings), options)

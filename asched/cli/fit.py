@@ -110,8 +110,8 @@ def fit(options: FitOptions) -> None:
 
         _show(fit_on_cluster(options, query), options)
         return
-    if options.kubeconfig or options.context or options.config:
-        raise BadInput("--kubeconfig, --context and --config are for --cluster")
+    if options.kubeconfig or options.context or options.config or options.feature_gates:
+        raise BadInput("--kubeconfig, --context, --config and --feature-gates are for --cluster")
     at_ns = None if options.at is None else time_ns(options.at)
 
     async def ask(store: JournalStore) -> FitAnswer:

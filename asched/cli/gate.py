@@ -36,7 +36,7 @@ class GateOptions(HistoryReportOptions):
         metavar="PATH",
         help="A configuration file or the folder of a virtual environment, or one of each.",
     )
-    days: float = typer.Option(7.0, help="The last days of the journal.", min=0.001)
+    days: float = typer.Option(7.0, help="The last days of the journal.", min=0.001, max=36500)
     thresholds: Path | None = typer.Option(
         None, metavar="FILE", help="Thresholds, instead of the default ones (docs/how-to/gate.md)."
     )

@@ -253,5 +253,6 @@ def period(since: str | None, until: str | None) -> Period:
     since_ns = 0 if since is None else time_ns(since, now)
     until_ns = None if until is None else time_ns(until, now)
     if until_ns is not None and until_ns < since_ns:
-        raise BadInput(f"--until {until} is before --since {since}")
+        begin = "1970" if since is None else f"--since {since}"
+        raise BadInput(f"--until {until} is before {begin}")
     return Period(since_ns, until_ns)

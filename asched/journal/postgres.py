@@ -16,6 +16,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from inspect import signature
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -41,11 +42,25 @@ from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _INDIRECT: Final = ("dsn", "service", "servicefile")
 """Settings that name the server in a way that only the driver resolves."""
+_OPTIONS: Final = signature(asyncpg.connect).parameters.keys()
 
 
 async def connect_verified(*args: Any, **settings: Any) -> Any:
-    """``asyncpg.connect`` with verified TLS where it is required."""
-    return await asyncpg.connect(*args, **settings, **tls_arguments(settings))
+    """``asyncpg.connect`` with verified TLS where it is required.
+
+    Raises :class:`asyncpg.ClientConfigurationError` also for an option, host or port of the URL
+    that cannot be used.
+    """
+    unknown = sorted(settings.keys() - _OPTIONS)
+    if unknown:
+        raise asyncpg.ClientConfigurationError(
+            f"unknown option {unknown[0]!r} in the URL; TLS is set with ssl=, such as"
+            " ssl=verify-full with PGSSLROOTCERT"
+        )
+    try:
+        return await asyncpg.connect(*args, **settings, **tls_arguments(settings))
+    except (OverflowError, UnicodeError) as error:
+        raise asyncpg.ClientConfigurationError(f"host or port of the URL: {error}") from None
 
 
 def tls_arguments(

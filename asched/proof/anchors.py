@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -142,7 +142,7 @@ def read_anchors(path: Path) -> list[SignedHead]:
 def _of_lease(path: Path, content: bytes) -> list[SignedHead] | None:
     try:
         lease = msgspec.json.decode(content, type=_Lease)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return heads_of(lease.metadata.annotations, str(path))
 
@@ -175,8 +175,9 @@ def _of_lines(path: Path, lines: Sequence[bytes]) -> list[SignedHead]:
 def _is_torn(line: bytes) -> bool:
     """Whether an interrupted write may have left this beginning of a line."""
     try:
-        parsed: Any = msgspec.json.decode(line)
+        msgspec.json.decode(line)
     except msgspec.DecodeError:
         return line.startswith(b'{"head"')
-    del parsed
+    except RecursionError:
+        return False
     return False

@@ -27,7 +27,7 @@ from asched.audit.visibility import (
     Visible,
 )
 from asched.ui import api, caching, pages
-from asched.ui.errors import BusyError, ErrorAnswer, error_answer
+from asched.ui.errors import BusyError, ErrorAnswer, RequestError, error_answer
 from asched.ui.journal_progress import JournalProgress
 from asched.ui.journal_view import JournalView
 from asched.ui.lab import views
@@ -247,11 +247,18 @@ def _login_page(request: web.Request, message: str, status: int) -> web.Response
 
 
 async def _log_in(request: web.Request) -> web.Response:
-    form = await request.post()
+    # Files of a multipart body would be stored before the token is known.
+    if request.content_type != "application/x-www-form-urlencoded":
+        raise RequestError("Content-Type: expected application/x-www-form-urlencoded")
+    try:
+        form = await request.post()
+    except (LookupError, ValueError):  # an unknown charset, or another one
+        raise RequestError("the body is not a form") from None
     access, sent = request.app[ACCESS], form.get("token", "")
     wanted = str(form.get("next", "/"))
-    # Only a path of this server: neither another host nor another scheme.
-    target = wanted if wanted.startswith("/") and wanted[1:2] not in ("/", "\\") else "/"
+    # Only a path of this server: neither another host nor another scheme. Browsers skip tabs.
+    own = wanted.startswith("/") and wanted[1:2] not in ("/", "\\") and wanted.isprintable()
+    target = wanted if own else "/"
     response = web.Response(status=303, headers={"Location": target})
     if not isinstance(sent, str) or not await access.log_in(sent.strip(), response):
         return _login_page(request, "This token is not valid: check that it is complete.", 403)

@@ -39,6 +39,11 @@ HEADERS: Final = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+def equal_secrets(sent: str, secret: str) -> bool:
+    """Compares in constant time. Bytes of a header that are not UTF-8 differ."""
+    return hmac.compare_digest(sent.encode(errors="surrogateescape"), secret.encode())
+
+
 def bearer_token(request: web.Request) -> str:
     """The token in the header; empty without one."""
     scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
@@ -95,7 +100,7 @@ class Access(AccessControl):
         )
 
     def is_token(self, sent: str) -> bool:
-        return hmac.compare_digest(sent.encode(), self.token.encode())
+        return equal_secrets(sent, self.token)
 
     def _set_cookie(self, response: web.Response) -> None:
         expires_s = int(time.time()) + SESSION_S
@@ -113,15 +118,18 @@ class Access(AccessControl):
         expires_s, _, signature = cookie.partition(".")
         if not (expires_s.isascii() and expires_s.isdecimal()):
             return False
-        genuine = hmac.compare_digest(signature.encode(), self._signature(expires_s).encode())
-        return genuine and time.time() < int(expires_s)
+        return equal_secrets(signature, self._signature(expires_s)) and time.time() < int(expires_s)
 
     def _signature(self, expires_s: str) -> str:
         return hmac.new(self.token.encode(), f"session {expires_s}".encode(), "sha256").hexdigest()
 
     def check_host(self, request: web.Request) -> bool:
         """Whether the request is for a host name that only this machine has."""
-        return bool(self.token) or is_loopback(urlsplit(f"//{request.host}").hostname or "")
+        try:
+            host = urlsplit(f"//{request.host}").hostname
+        except ValueError:  # a bracket without the other one
+            host = None
+        return bool(self.token) or is_loopback(host or "")
 
 
 def is_loopback(host: str) -> bool:

@@ -423,7 +423,13 @@ def test_faults_parse() -> None:
     assert not faults.take_malformed_line()
 
 
-@pytest.mark.parametrize("text", ["explode", "429*x", "delay", "watch-close", "delay=soon"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("explode", "429*x", "429*0", "20", "delay", "delay=soon", "delay=nan", "delay=-1"),
+        *("watch-close", "watch-close=0", "drop*-1"),
+    ],
+)
 def test_invalid_faults_are_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not a fault: expected CODE"):
         Faults.parse(text)

@@ -244,6 +244,10 @@ def test_history_events_and_fields_are_documented(entry: type[msgspec.Struct]) -
             "asched: --until 2026-01-01 is before --since 2026-01-02\n",
         ),
         (
+            ("history", "web", "--until", "1900-01-01"),
+            "asched: --until 1900-01-01 is before 1970\n",
+        ),
+        (
             ("history", "a/b/c"),
             "asched: 'a/b/c' is not a pod name; expected NAME or NAMESPACE/NAME\n",
         ),

@@ -221,6 +221,10 @@ async def test_annotations_and_local_storage_keep_nodes(tmp_path: Path) -> None:
             ("--journal", "j.db", "--apply"),
             "asched: --journal needs no cluster: omit --apply, --record and --kubeconfig",
         ),
+        (
+            ("--journal", "j.db", "--feature-gates", "A=true"),
+            "asched: --journal has its configuration: omit --config and --feature-gates",
+        ),
     ],
 )
 async def test_bad_input_is_one_line(tmp_path: Path, arguments: Sequence[str], line: str) -> None:

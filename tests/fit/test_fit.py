@@ -189,3 +189,12 @@ def test_wrong_file_is_one_line(stored: Path, tmp_path: Path, text: str, message
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_feature_gates_need_the_cluster(stored: Path, tmp_path: Path) -> None:
+    """The answer on a journal is that of its recorded gates."""
+    file = tmp_path / "pod.yaml"
+    file.write_text(json.dumps(manifest()))
+    code, out, err = run(str(file), "--journal", str(stored), "--feature-gates", "A=true")
+    assert (code, out) == (2, "")
+    assert err.endswith("--config and --feature-gates are for --cluster\n")

@@ -172,3 +172,13 @@ async def test_agreement_in_a_part_of_a_journal(journal: Path) -> None:
             assert 0 < part.bindings < whole.bindings
     assert whole.rejections
     assert (whole.share, whole.rejection_share) == (1.0, 1.0)
+
+
+def test_days_without_end(journal: Path, tmp_path: Path) -> None:
+    file = tmp_path / "candidate.yaml"
+    file.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    )
+    ran = run_gate(journal, "--candidate", str(file), "--days", "inf")
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("asched: Invalid value for '--days'")

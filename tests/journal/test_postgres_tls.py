@@ -11,7 +11,12 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from asched.journal.errors import JournalError, JournalUrlError
+from asched.journal.errors import (
+    JournalError,
+    JournalOpenError,
+    JournalUnreachableError,
+    JournalUrlError,
+)
 from asched.journal.opening import open_journal, redacted
 
 SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
@@ -88,3 +93,19 @@ async def test_invalid_url_is_shown_without_password(url: str) -> None:
 
 def test_redacted_url_has_no_password() -> None:
     assert "canary" not in redacted("postgresql+asyncpg://u:canary@h/d?password=canary")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1/d?sslmode=require", "unknown option 'sslmode' in the URL; TLS is set with"),
+        ("127.0.0.1:99999/d", "host or port of the URL: connect.*: port must be 0-65535"),
+        ("a..b/d", "host or port of the URL: "),
+    ],
+)
+async def test_unusable_url_is_not_retried(address: str, message: str) -> None:
+    with pytest.raises(JournalOpenError, match=message) as caught:
+        async with open_journal(f"postgresql+asyncpg://u:canary@{address}", read_only=True):
+            pass
+    assert not isinstance(caught.value, JournalUnreachableError)
+    assert "canary" not in str(caught.value)

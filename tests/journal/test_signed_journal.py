@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 import structlog
 from sqlalchemy import text
@@ -590,3 +591,39 @@ async def test_anchor_without_answer_is_a_failure(
     assert [(entry["event"], entry["error"]) for entry in logs] == [
         ("anchor not written", "no answer within 0 s")
     ]
+
+
+class JumpingClock(SystemClock):
+    """A sleep ends at once, and the clock shows its end."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        until_s = self.now_s + delay_s
+        await anyio.lowlevel.checkpoint()
+        self.now_s = max(self.now_s, until_s)
+
+
+async def test_last_head_before_a_pause_is_anchored(tmp_path: Path) -> None:
+    """An anchor that has a head each minute gets the last one although no record follows."""
+    anchor, clock = ScriptedAnchor("anchor file /mnt/heads"), JumpingClock()
+    async with open_journal(str(tmp_path / "journal.db"), keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await store.claim("a", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, clock)
+        signer.publish_to(anchor, 60.0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(signer.run)
+            for number in (1, 2):
+                appended = await store.append(turn(number), written_at_ns=number)
+                signer.appended(appended)
+                with anyio.fail_after(10):
+                    while not anchor.heads or anchor.heads[-1].head.seq < appended.last_seq:
+                        anchor.asked = anyio.Event()
+                        await anchor.asked.wait()
+            tasks.cancel_scope.cancel()
+    assert clock.now_s >= 60

@@ -208,6 +208,10 @@ def test_unreadable_anchors_are_named(tmp_path: Path) -> None:
     path.write_text(head(1).line + "\nsomething\n")
     with pytest.raises(AnchorError, match=f"^{path}:2: this is not a signed head"):
         read_anchors(path)
+    for text in ("[" * 20_000, '{"kind": "Lease", "a": ' + "[" * 20_000, '{"head"' + "[" * 20_000):
+        path.write_text(text)
+        with pytest.raises(AnchorError, match=f"^{path}(:1)?: "):
+            read_anchors(path)
     with pytest.raises(AnchorError, match="cannot write the head"):
         AnchorFile(tmp_path).append(head(1))
     path.write_text("something\n")

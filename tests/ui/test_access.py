@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -71,7 +72,14 @@ async def test_token_is_needed(journal: str) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "location"),
-    [("/cluster", "/cluster"), ("//evil.example", "/"), ("https://evil", "/"), ("/\\evil", "/")],
+    [
+        ("/cluster", "/cluster"),
+        ("//evil.example", "/"),
+        ("https://evil", "/"),
+        ("/\\evil", "/"),
+        ("/\t/evil.example", "/"),
+        ("/\r\nSet-Cookie: a=b", "/"),
+    ],
 )
 async def test_login_gives_a_cookie(journal: str, wanted: str, location: str) -> None:
     async with ui_on(journal, Access(TOKEN, secure=True)) as client:
@@ -94,6 +102,38 @@ async def test_login_gives_a_cookie(journal: str, wanted: str, location: str) ->
             headers = {"Cookie": f"{COOKIE}={value}"}
             async with client.session.get(f"{PREFIX}/openapi.json", headers=headers) as response:
                 assert response.status == status
+
+
+@pytest.mark.parametrize(
+    ("access", "head", "status"),
+    [
+        (Access(TOKEN), b"Authorization: Bearer \xff\xfe", 401),
+        (Access(TOKEN), b"Cookie: asched_session=9.\xff", 401),
+        (Access(), b"Host: [", 421),
+        (Access(), b"Host: [::1", 421),
+    ],
+)
+async def test_malformed_header_is_no_bug(
+    journal: str, access: Access, head: bytes, status: int
+) -> None:
+    host = b"" if head.startswith(b"Host") else b"Host: localhost\r\n"
+    async with ui_on(journal, access) as client:
+        address = urlsplit(client.url)
+        stream = await anyio.connect_tcp(address.hostname or "", address.port or 0)
+        async with stream:
+            await stream.send(b"GET /api/v1/openapi.json HTTP/1.1\r\n" + host + head + b"\r\n\r\n")
+            answer = await stream.receive()
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
+    "kind", ["multipart/form-data; boundary=x", "application/x-www-form-urlencoded; charset=x"]
+)
+async def test_login_takes_only_a_form(journal: str, kind: str) -> None:
+    async with ui_on(journal, Access(TOKEN)) as client:
+        sent = client.session.post("/login", data=b"--x\r\n", headers={"Content-Type": kind})
+        async with sent as response:
+            assert response.status == 400
 
 
 async def test_queries_and_streams_are_limited(

@@ -166,9 +166,28 @@ class HeadSigner:
 
     async def _publish_heads(self) -> None:
         while True:
-            await self._to_publish.wait()
+            await self._wait_to_publish()
             self._to_publish = anyio.Event()
             await self._publish(now=False)
+
+    async def _wait_to_publish(self) -> None:
+        """Until there is a new head, or time for an anchor that does not have the newest one: no
+        record may follow for hours."""
+        now_s = self._clock.monotonic_s()
+        due_s = [
+            published.last_s + published.every_s
+            for published in self.anchors
+            if published.newest != self._newest
+        ]
+        async with anyio.create_task_group() as tasks:
+            if due_s:
+                tasks.start_soon(self._wake_after, max(SIGN_INTERVAL_S, min(due_s) - now_s))
+            await self._to_publish.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _wake_after(self, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._to_publish.set()
 
     async def _publish(self, *, now: bool) -> None:
         """Publish the newest head to the anchors for which it is time, or to all ``now``."""

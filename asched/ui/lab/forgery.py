@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from asched.ui.errors import ForbiddenError
+from asched.ui.security import equal_secrets
 
 TOKEN_FIELD: Final = "formToken"
 TOKEN_HEADER: Final = "X-Asched-Form-Token"
@@ -29,10 +28,10 @@ class ForgeryCheck:
             own = site == "same-origin"
         else:
             # Programs send neither header, browsers without the first one send the second.
-            own = origin is None or urlsplit(origin).netloc == request.host
+            own = origin is None or origin.partition("://")[2] == request.host
         if not own:
             raise ForbiddenError("the request comes from another site")
-        if not hmac.compare_digest(sent.encode(), self.token.encode()):
+        if not equal_secrets(sent, self.token):
             raise ForbiddenError(
                 "the form is outdated: reload the page; programs send formToken of"
                 f" /api/v1/lab as header {TOKEN_HEADER}"
