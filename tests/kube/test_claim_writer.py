@@ -244,12 +244,14 @@ async def test_another_claim_in_protobuf_is_a_conflict() -> None:
 
 
 def test_parameters_are_written_as_the_api_server_writes_them() -> None:
-    opaque = OpaqueDeviceConfiguration("d.example.com", {"b": "<&>", "a": 1})
+    opaque = OpaqueDeviceConfiguration(driver="d.example.com", parameters={"b": "<&>", "a": 1})
     devices = DeviceAllocationResult(
-        config=(DeviceAllocationConfiguration("FromClaim", (), opaque),)
+        config=(DeviceAllocationConfiguration(source="FromClaim", opaque=opaque),)
     )
     claim = StoredClaim(b"{}")
-    body = claim.with_reservation(PodTarget("d", "p", "Pod-p"), AllocationResult(devices), NOW)
+    body = claim.with_reservation(
+        PodTarget("d", "p", "Pod-p"), AllocationResult(devices=devices), NOW
+    )
     assert rb'"parameters":{"a":1,"b":"\u003c\u0026\u003e"}' in body
 
 

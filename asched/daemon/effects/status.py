@@ -10,8 +10,14 @@ import structlog
 
 from asched.daemon.effects.bind import PREVIOUS_TERM
 from asched.daemon.effects.per_pod_queue import EffectContext
-from asched.framework.pod_groups import find_group, group_of
+from asched.framework.pod_groups import (
+    DISRUPTION_TARGET,
+    POD_GROUP_SCHEDULED,
+    find_group,
+    group_of,
+)
 from asched.framework.pod_info import PodInfo
+from asched.framework.sessions import PodGroupPhase
 from asched.kube.group_writer import (
     GroupRef,
     GroupStatus,
@@ -38,6 +44,8 @@ from asched.state.session_records import (
 
 NOMINATION_RETRY_S: Final = 5.0
 """After this time a nomination that could not be written is tried again."""
+
+_OWN_CONDITIONS: Final = frozenset({POD_GROUP_SCHEDULED, DISRUPTION_TARGET})
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -370,22 +378,25 @@ def _custom_status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatu
 def _changed_conditions(
     decision: PodGroupStatusDecided, shown: NativeGroup, now: datetime
 ) -> GroupStatus:
-    """The conditions that differ from those that the watch shows, so that a condition of another
-    client stays as it is. As in ``SetStatusCondition`` the time changes with the status."""
+    """The scheduler's own conditions that differ from those that the watch shows: those of other
+    clients stay. As in ``SetStatusCondition`` the time changes with the status."""
+    decided = {c.type: c for c in decision.conditions if c.type in _OWN_CONDITIONS}
     before = {c.type: c for c in shown.status.conditions}
-    absent = PodGroupCondition()
-    changed = tuple(
-        PodGroupConditionPatch(
-            type=c.type,
-            status=c.status,
-            reason=c.reason,
-            message=c.message,
-            last_transition_time=(
-                "" if before.get(c.type, absent).status == c.status else rfc3339(now)
-            ),
+    changed = []
+    for c in decided.values():
+        known = before.get(c.type, PodGroupCondition())
+        if (c.status, c.reason, c.message) == (known.status, known.reason, known.message):
+            continue
+        changed.append(
+            PodGroupConditionPatch(
+                type=c.type,
+                status=c.status,
+                reason=c.reason,
+                message=c.message,
+                last_transition_time="" if c.status == known.status else rfc3339(now),
+            )
         )
-        for c in decision.conditions
-        if before.get(c.type) != PodGroupCondition(c.type, c.status, c.reason, c.message)
-    )
-    kept = {c.type for c in decision.conditions}
-    return GroupStatus(changed, removed=tuple(each for each in before if each not in kept))
+    # Only a group that is scheduled loses a condition.
+    ended = decision.phase is PodGroupPhase.RUNNING and DISRUPTION_TARGET in before
+    removed = (DISRUPTION_TARGET,) if ended and DISRUPTION_TARGET not in decided else ()
+    return GroupStatus(tuple(changed), removed=removed)
