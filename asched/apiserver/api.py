@@ -229,6 +229,7 @@ class ObjectApi:
             strategy.complete_update(resource, new, self.now_text())
         elif subresource == "status":
             new = strategy.updated_status(self, resource, new, old.obj)
+            workload_api.check_status(resource, new)
         if subresource in ("", "resize"):
             check_object(resource, new)
         if dry_run:

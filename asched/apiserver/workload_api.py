@@ -282,6 +282,22 @@ def check_update(resource: ServedResource, new: Object, old: Object) -> None:
         raise invalid(resource.kind, resource.group, new["metadata"]["name"], causes)
 
 
+def check_status(resource: ServedResource, new: Object) -> None:
+    """Raises StatusError 422 for a condition without a required field (``ValidateConditions``)."""
+    if resource.storage_key not in (POD_GROUPS, COMPOSITES):
+        return
+    fields = ("type", "status", "lastTransitionTime", "reason")
+    conditions = (new.get("status") or {}).get("conditions") or []
+    causes = [
+        required(f"status.conditions[{index}].{field}")
+        for index, condition in enumerate(conditions)
+        for field in fields
+        if not condition.get(field)
+    ]
+    if causes:
+        raise invalid(resource.kind, resource.group, new["metadata"]["name"], causes)
+
+
 def _changes(version: str, path: str, new: Object, old: Object) -> Iterator[Cause]:
     for field in _IMMUTABLE:
         # An update in the old version drops fields that it does not have.

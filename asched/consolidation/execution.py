@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import anyio
+import structlog
 from msgspec.structs import replace
 
 from asched.consolidation.facts import ClusterReadError, with_facts
@@ -19,7 +20,7 @@ from asched.consolidation.plan import ConsolidationPlan
 from asched.kube.client import ApiClient
 from asched.kube.disruption_writer import DisruptionWriter, EvictionThrottled
 from asched.kube.pod_writer import PodTarget
-from asched.kube.write_outcomes import WriteSucceeded
+from asched.kube.write_outcomes import ObjectGone, WriteSucceeded
 from asched.model.node import Node
 from asched.state.cluster import PlacementState
 from asched.state.consolidation_records import (
@@ -32,6 +33,8 @@ from asched.state.consolidation_records import (
 RETRY_S: Final = 5.0
 """Delay after a throttled eviction without ``Retry-After``, as for ``kubectl drain``."""
 _UNCORDON_LIMIT_S: Final = 30.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class ExecutionOptions(NamedTuple):
@@ -73,8 +76,11 @@ async def carry_out(
                 break
     finally:
         done = {each.domain for each in ended if not each.deviation}
-        with anyio.move_on_after(_UNCORDON_LIMIT_S, shield=True):
-            await execution.uncordon(node for node, domain in nodes if domain not in done)
+        left = [node for node, domain in nodes if domain not in done]
+        with anyio.move_on_after(_UNCORDON_LIMIT_S, shield=True) as limited:
+            await execution.uncordon(left)
+        if limited.cancelled_caught:
+            log.error("nodes not uncordoned in time", limit_s=_UNCORDON_LIMIT_S, nodes=left)
     return ended
 
 
@@ -116,8 +122,10 @@ class _Execution:
         for name in nodes:
             node = self._cluster.state.objects(Node).get(name)
             if name in self._cordoned and node is not None:
-                await self._writer.uncordon(node)
+                outcome = await self._writer.uncordon(node)
                 self._cordoned.discard(name)
+                if not isinstance(outcome, WriteSucceeded | ObjectGone):
+                    log.error("node remains cordoned", node=name, error=outcome.message)
 
     async def _cordon(self, nodes: Iterable[tuple[str, str]]) -> None:
         state = self._cluster.state

@@ -58,6 +58,7 @@ _present_decoder = msgspec.json.Decoder(_Present)
 _fields_decoder = msgspec.json.Decoder(_Fields)
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _encode_ordered = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -93,7 +94,12 @@ class StoredClaim:
         self, consumer: PodTarget, allocation: AllocationResult | None, now: datetime
     ) -> bytes:
         """With the allocation, unless it is None, and with the pod in ``reservedFor``. An
-        allocation without a timestamp gets ``now``."""
+        allocation without a timestamp gets ``now``.
+
+        Opaque parameters of the allocation must not change later. So they are written in the
+        notation that the API server uses itself when it applies a patch: sorted, and escaped as by
+        Go.
+        """
         status = self._parts("status")
         if allocation is not None:
             allocated_at = allocation.allocation_timestamp or now
@@ -109,7 +115,7 @@ class StoredClaim:
             entries += _list_decoder.decode(status["reservedFor"])
         entries.append(_consumer(consumer))
         status["reservedFor"] = entries
-        return _encode({**self._fields, "status": status})
+        return _escaped(_encode_sorted({**self._fields, "status": status}))
 
     def without_reservation(self, consumer_uid: str) -> bytes:
         """A strategic merge patch that removes the pod from ``reservedFor`` of this version."""
@@ -129,6 +135,13 @@ class StoredClaim:
         raw = self._fields.get(field)
         parts: dict[str, Any] = {} if raw is None else {**(_optional(raw) or {})}
         return parts
+
+
+def _escaped(body: bytes) -> bytes:
+    """The same JSON with the escapes of Go's encoder. These characters occur in strings only."""
+    for character in "<>&\u2028\u2029":
+        body = body.replace(character.encode(), rb"\u%04x" % ord(character))
+    return body
 
 
 def _optional(raw: msgspec.Raw) -> _Fields | None:

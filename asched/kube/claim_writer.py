@@ -4,7 +4,8 @@ The requests and their order are those of kube-scheduler 1.36 (``bindClaim``, ``
 claim is read first and updated under the resourceVersion that was read. Fields that scheduling does
 not decode are written back as they were read. Exceptions: a claim that is allocated is read by the
 patch that adds the finalizer; one that the watch shows as allocated is reserved by a patch, for
-several pods at once; a reservation is removed by a patch of the version that was read.
+several pods at once; a reservation is removed by a patch of the version that was read. If the API
+server finds an update in JSON invalid, it is repeated in protobuf.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from asched.kube.claim_bodies import (
     is_special_claim_of,
     special_claim_body,
 )
+from asched.kube.claim_protobuf import PROTOBUF, ProtobufClaim
 from asched.kube.claim_reservations import ClaimReservations
-from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
+from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
+from asched.kube.transport import JSON
 from asched.kube.write_outcomes import (
     IDEMPOTENT,
     ObjectGone,
@@ -47,6 +50,8 @@ from asched.model.resources import DecodeError, Resource, decode
 
 _TRIES = 5
 """Attempts to write a claim that others modify concurrently. Each begins by reading it."""
+
+_AS_PROTOBUF = RequestOptions(accept=PROTOBUF)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -105,11 +110,25 @@ class ClaimWriter:
                 return done
             if allocation is not None and FINALIZER not in present.finalizers:
                 body = present.with_finalizers((*present.finalizers, FINALIZER))
-                present = await self._put(claim, body, f"add finalizer to claim {claim.key}")
+                what = f"add finalizer to claim {claim.key}"
+                try:
+                    present = await self._put(claim, body, what)
+                except _FailedUpdateError as failed:
+                    stored = await self._unchanged(claim, present, failed)
+                    body = stored.with_finalizer(FINALIZER)
+                    present = await self._put(claim, body, what, content_type=PROTOBUF)
             what = "reservation" if allocation is None else "allocation and reservation"
             body = present.with_reservation(consumer, allocation, now)
+            what = f"add {what} to claim {claim.key}"
             with uninterrupted():
-                await self._put(claim, body, f"add {what} to claim {claim.key}", "/status")
+                try:
+                    await self._put(claim, body, what, "/status")
+                except _FailedUpdateError as failed:
+                    if allocation is not None:
+                        raise
+                    stored = await self._unchanged(claim, present, failed)
+                    body = stored.with_reservation(consumer)
+                    await self._put(claim, body, what, "/status", content_type=PROTOBUF)
             return WriteSucceeded()
 
         if allocation is None and self._may_join_reservations(claim, consumer.uid):
@@ -239,14 +258,38 @@ class ClaimWriter:
                 return None
             raise
 
+    async def _unchanged(
+        self, claim: ClaimRef, present: StoredClaim, failed: _FailedUpdateError
+    ) -> ProtobufClaim:
+        """The claim in protobuf if an update in JSON was invalid: its opaque parameters may be in
+        a notation that JSON does not keep. Otherwise raises the failure."""
+        outcome = failed.outcome
+        if not isinstance(outcome, WriteRejected) or outcome.status != 422:
+            raise failed
+        body = await self._client.request("GET", claim_path(claim), options=_AS_PROTOBUF)
+        try:
+            stored = ProtobufClaim(body)
+        except msgspec.DecodeError:
+            raise failed from None
+        if (stored.uid, stored.version) != (present.uid, present.version):
+            raise _ConflictError
+        return stored
+
     async def _put(
-        self, claim: ClaimRef, body: bytes, what: str, subresource: str = ""
+        self,
+        claim: ClaimRef,
+        body: bytes,
+        what: str,
+        subresource: str = "",
+        content_type: str = JSON,
     ) -> StoredClaim:
         """The claim after the update. ``what`` begins the message of a failure."""
         path = claim_path(claim) + subresource
         try:
             return StoredClaim(
-                await self._client.request("PUT", path, body=body, options=IDEMPOTENT)
+                await self._client.request(
+                    "PUT", path, body=body, content_type=content_type, options=IDEMPOTENT
+                )
             )
         except (ApiError, NoResponseError) as error:
             if isinstance(error, ApiError) and error.status == 409:

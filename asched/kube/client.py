@@ -206,6 +206,8 @@ class RequestOptions(NamedTuple):
     """Called before each repetition."""
     urgent: bool = False
     """As :attr:`ApiRequest.urgent`: the request ends work that others wait for."""
+    accept: str = JSON
+    """As :attr:`ApiRequest.accept`."""
 
 
 _DEFAULT_OPTIONS = RequestOptions()
@@ -287,7 +289,14 @@ class ApiClient:
         repeatable = method == "GET" if options.idempotent is None else options.idempotent
         backoff: Backoff | None = None
         request = ApiRequest(
-            method, path, params, content_type, body, options.timeout_s, urgent=options.urgent
+            method,
+            path,
+            params,
+            content_type,
+            body,
+            options.timeout_s,
+            urgent=options.urgent,
+            accept=options.accept,
         )
         for attempts_left in range(policy.attempts - 1, -1, -1):
             try:

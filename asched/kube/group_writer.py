@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from asched.kube.client import MERGE_PATCH, ApiClient
+from asched.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
 from asched.kube.write_outcomes import ObjectGone, PatchOutcome, patch
 from asched.model.group_versions import SCHEDULED, scheduled_condition
 from asched.model.groups import CompositePodGroup, PodGroup
@@ -62,13 +62,16 @@ class PodGroupConditionPatch(
 
 
 class GroupStatus(msgspec.Struct, frozen=True, gc=False):
-    """The complete status of a PodGroup. Only custom resources have counts and a phase."""
+    """The status of a PodGroup: all of it for a custom resource, and the changed conditions for a
+    group of ``scheduling.k8s.io``, which has neither counts nor a phase."""
 
     conditions: tuple[PodGroupConditionPatch, ...]
     phase: str = ""
     running: int = 0
     succeeded: int = 0
     failed: int = 0
+    removed: tuple[str, ...] = ()
+    """Types of conditions to remove; for groups of ``scheduling.k8s.io`` only."""
 
 
 _RESOURCES = {
@@ -91,29 +94,38 @@ class GroupWriter:
         """Merge the status into the PodGroup, with its UID as the precondition.
 
         kube-batch's definition has no status subresource, and a patch of it returns 404. Then the
-        PodGroup itself is patched. Kubernetes' own PodGroup has the subresource.
+        PodGroup itself is patched. Kubernetes' own PodGroup has the subresource, and merges
+        conditions by type in a strategic merge patch, as in kube-scheduler.
         """
         written: Any = status
         if group.native:
             conditions = [_native_condition(group, each) for each in status.conditions]
-            written = {"conditions": conditions}
+            removed = [{"$patch": "delete", "type": _written(group, t)} for t in status.removed]
+            written = {"conditions": conditions + removed}
         body = _encode({"metadata": {"uid": group.uid}, "status": written})
-        outcome = await self._patch(f"{group.path}/status", body)
+        form = STRATEGIC_MERGE_PATCH if group.native else MERGE_PATCH
+        outcome = await self._patch(f"{group.path}/status", body, form)
         if isinstance(outcome, ObjectGone) and not group.native:
-            return await self._patch(group.path, body)
+            return await self._patch(group.path, body, form)
         return outcome
 
-    async def _patch(self, path: str, body: bytes) -> PatchOutcome:
-        return await patch(self._client, path, body, MERGE_PATCH, gone="the PodGroup is gone")
+    async def _patch(self, path: str, body: bytes, form: str) -> PatchOutcome:
+        return await patch(self._client, path, body, form, gone="the PodGroup is gone")
+
+
+def _written(group: GroupRef, condition_type: str) -> str:
+    """The name of the condition in the served version."""
+    if condition_type != SCHEDULED:
+        return condition_type
+    kind, version = group.resource.type.__name__, group.api_version.rpartition("/")[2]
+    return scheduled_condition(kind, version)
 
 
 def _native_condition(group: GroupRef, condition: PodGroupConditionPatch) -> dict[str, str]:
     """The form of Kubernetes' own groups: no transition id, always a message."""
-    always = ("type", "status", "reason", "message")
+    always = ("status", "reason", "message")
     written = {field: getattr(condition, field) for field in always}
-    if condition.type == SCHEDULED:
-        kind, version = group.resource.type.__name__, group.api_version.rpartition("/")[2]
-        written["type"] = scheduled_condition(kind, version)
+    written["type"] = _written(group, condition.type)
     if condition.last_transition_time:
         written["lastTransitionTime"] = condition.last_transition_time
     return written

@@ -59,7 +59,10 @@ class _Route:
             target = self._prefix + quote(request.path, safe=_PATH_CHARACTERS)
         if request.params:
             target = f"{target}?{urlencode(request.params)}"
-        head = f"{request.method} {target} HTTP/1.1\r\n{self._fields}\r\n"
+        fields = self._fields
+        if request.accept != JSON:
+            fields = fields.replace(f"Accept: {JSON}", f"Accept: {request.accept}", 1)
+        head = f"{request.method} {target} HTTP/1.1\r\n{fields}\r\n"
         if request.body is None:
             return f"{head}\r\n".encode("latin-1")
         head = (

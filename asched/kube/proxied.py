@@ -8,7 +8,7 @@ from asched.kube.errors import NoResponseError, ResponseTooLargeError
 from asched.kube.pool import CONNECT_TIMEOUT_S, describe
 from asched.kube.response_parser import BODY_LIMIT_BYTES
 from asched.kube.streams import enable_keepalive
-from asched.kube.transport import JSON, ApiRequest, Credentials, HttpResponse, Transport
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse, Transport
 
 
 class _AiohttpResponse:
@@ -64,7 +64,7 @@ class ProxyTransport(Transport):
         return await (await self.open(credentials, request)).read_all()
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> _AiohttpResponse:
-        headers = {"Accept": JSON}
+        headers = {"Accept": request.accept}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         if credentials.authorization:

@@ -54,6 +54,8 @@ class ApiRequest(NamedTuple):
     """Called again after a wait for a connection; nothing is sent if it returns False."""
     urgent: bool = False
     """Gets a free connection before requests that wait and are not urgent."""
+    accept: str = JSON
+    """The media type of the response."""
 
 
 class HttpResponse(NamedTuple):

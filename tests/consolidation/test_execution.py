@@ -181,6 +181,21 @@ async def test_missing_replacement_stops_and_uncordons(tmp_path: Path) -> None:
     assert "is not bound after 1 s" in ended[0].deviation
 
 
+async def test_node_that_remains_cordoned_is_reported(tmp_path: Path) -> None:
+    async with spread_cluster(tmp_path) as (w, replica_sets):
+        replica_sets.active = False
+
+        def refuse(_: str) -> None:
+            w.faults.respond(403, verb="patch", resource="nodes")
+
+        replica_sets.on_deleted = refuse  # all nodes are cordoned before the first eviction
+        code, out = await consolidate(w, "--apply", "--timeout", "1")
+        assert code == 1
+        (node,) = cordoned(w)
+        (line,) = (line for line in out.splitlines() if "node remains cordoned" in line)
+        assert f'"node": "{node}"' in line
+
+
 async def test_a_pod_that_arrives_stops_the_plan(tmp_path: Path) -> None:
     """A pod without controller on a node of a later domain: the plan is decided again there."""
     async with spread_cluster(tmp_path) as (w, replica_sets):

@@ -12,10 +12,12 @@ import pytest
 
 from asched.config.file import ConfigFileError, parse
 from asched.daemon.plugin_host import evaluation as m
+from asched.daemon.plugin_host.clients import NodeTableSync
 from asched.daemon.plugin_host.evaluation import AttemptKey, PluginEvaluator
 from asched.daemon.plugin_host.worker import (
     MirroredCluster,
     MirroredHandle,
+    NodeMirror,
     NotMirroredError,
     Worker,
 )
@@ -27,6 +29,7 @@ from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FAILURES, FailureReason, PluginFailureCount
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.model.storage import StorageClass
+from asched.state.cluster import ClusterState
 from asched.state.records import (
     Assigned,
     AttemptFailed,
@@ -178,6 +181,32 @@ async def test_replay_uses_recorded_answers_of_impure_plugin(
         decisions = await replayed(w)  # not even its class is there
         assert [len(of(decisions, kind)) for kind in (ExtenderCallRequested, Assigned)] == [2, 2]
         assert Reader.calls == []
+
+
+def test_worker_follows_node_that_moves_to_an_earlier_row() -> None:
+    """Nodes are deleted and created again between two evaluations."""
+    daemon, worker = ClusterState(), MirroredCluster()
+    sync, mirror = NodeTableSync(daemon.nodes), NodeMirror(worker)
+
+    def follow() -> None:
+        for change in sync.changes():
+            mirror.apply(change)
+
+    for name in ("n0", "n1"):
+        daemon.nodes.set_node(node(name))
+    info = PodInfo(pod("p", node="n1"))
+    daemon.nodes.add_pod("n1", info)
+    follow()
+    daemon.nodes.remove_node("n0")
+    daemon.nodes.remove_pod("n1", info)
+    daemon.nodes.remove_node("n1")
+    daemon.nodes.set_node(node("n1"))
+    daemon.nodes.add_pod("n1", info)
+    follow()
+    (row,) = mirror.rows((0,))
+    assert worker.nodes.names[row] == "n1"
+    assert [other.key for other in worker.nodes.pods(row)] == [info.key]
+    assert int(worker.nodes.alive.sum()) == 1
 
 
 def test_impure_plugin_is_rejected_at_reserve() -> None:

@@ -104,6 +104,35 @@ async def test_group_is_bound_in_one_rack(tmp_path: Path) -> None:
         await check_replay(w)
 
 
+async def test_conditions_of_other_clients_stay(tmp_path: Path) -> None:
+    """The API server rejects a condition without its time, which the state does not keep."""
+    then, reason = "2026-01-01T00:00:00Z", "PreemptionByScheduler"
+    target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}
+    other = {**target, "type": "example.com/Quota", "lastTransitionTime": then}
+    async with world(tmp_path, cpu="2") as w:
+        add_group(w, 3)
+        conditions = [{**target, "lastTransitionTime": then}, other]
+        status = {"status": {"conditions": conditions}}
+        w.cluster.patch(GROUPS, "training", status, namespace="default", subresource="status")
+        add_workers(w, 3)
+
+        def shown() -> dict[str, Any]:
+            group = w.cluster.get(GROUPS, "training", namespace="default")
+            return {c["type"]: c for c in group["status"]["conditions"]}
+
+        async with w.daemon(config()):
+            await w.until(lambda: "PodGroupScheduled" in shown())
+            since = shown()["PodGroupScheduled"]["lastTransitionTime"]
+            assert shown()["example.com/Quota"] == other
+            assert "DisruptionTarget" in shown()
+            w.add_node("m0", cpu="2")
+            await w.until(lambda: shown()["PodGroupScheduled"]["status"] == "True")
+        assert shown().keys() == {"PodGroupScheduled", "example.com/Quota"}
+        assert shown()["example.com/Quota"] == other
+        assert shown()["PodGroupScheduled"]["lastTransitionTime"] >= since
+        await check_replay(w)
+
+
 async def test_restart_in_mid_group_completes_its_bindings(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3, cpu="1") as w:
         w.faults.delay(NEVER_S, count=2, verb="create", resource=BINDING)

@@ -36,6 +36,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.extenders import ExtenderError, HttpExtender
+from asched.kube.pod_writer import PodWriter
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.pod import Pod
 from asched.plugins.queue_and_bind import DefaultBinder
@@ -262,6 +263,33 @@ async def test_rejecting_extender_does_not_resolve_earlier_request() -> None:
     outcome = await bound_by(FailingExtender(REJECTED), binder)
     assert isinstance(outcome, BindFailed)
     assert_failed_in_time(network)
+
+
+class _LapsedLease(PodWriter):
+    """May write again at a time; never if it is None."""
+
+    def __init__(self, network: ScriptedApi, again_s: float | None) -> None:
+        super().__init__(network.client())
+        self._network, self._again_s = network, again_s
+
+    @property
+    def may_write(self) -> bool:
+        if self._again_s is None:
+            self._network.sleep.end()
+            return False
+        return self._network.clock.now_s >= self._again_s
+
+
+async def test_extender_binds_once_the_lease_is_renewed() -> None:
+    network = ScriptedApi(UNBOUND)
+    binder = network.binder()
+    binder.io = binder.io._replace(writer=_LapsedLease(network, again_s=2.0))
+    assert isinstance(await bound_by(FailingExtender(REJECTED), binder), BindFailed)
+    assert network.requested_at_s == [2.0]
+
+    binder = network.binder()
+    binder.io = binder.io._replace(writer=_LapsedLease(network, again_s=None))
+    assert await bound_by(FailingExtender(REJECTED), binder) is None
 
 
 async def test_binding_after_ignorable_extender_does_not_wait() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from asched.apiserver.auth import KUBE_SCHEDULER_RULES, User
 from asched.framework.binding import ClaimRef
-from asched.kube.claim_bodies import FINALIZER, SPECIAL_CLAIM
+from asched.kube.claim_bodies import FINALIZER, SPECIAL_CLAIM, StoredClaim
 from asched.kube.claim_writer import ClaimWriter
 from asched.kube.pod_writer import PodTarget
+from asched.kube.transport import JSON
 from asched.kube.write_outcomes import (
     OutcomeUnknown,
     WriteRejected,
@@ -19,9 +20,13 @@ from asched.kube.write_outcomes import (
 )
 from asched.model.pod import ContainerExtendedResourceRequest
 from asched.model.resource_claims import (
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
     DeviceClaim,
     DeviceRequest,
     ExactDeviceRequest,
+    OpaqueDeviceConfiguration,
     ResourceClaim,
     ResourceClaimSpec,
 )
@@ -181,6 +186,73 @@ async def test_outcome_of_an_update_with_an_unreadable_answer_is_unknown(
         )
     assert isinstance(outcome, OutcomeUnknown)
     assert outcome.message.startswith("add ")
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A short field of a protobuf message."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+INVALID = Answer(422, body=b'{"message":"spec: field is immutable","code":422}')
+
+
+def _json(**metadata: object) -> Answer:
+    meta = {"name": "c", "namespace": "d", "uid": "u", "resourceVersion": "7", **metadata}
+    return Answer(body=msgspec.json.encode({"metadata": meta, "spec": {}}))
+
+
+async def test_claim_in_a_notation_that_json_does_not_keep_gets_the_finalizer() -> None:
+    """As by clients that write opaque parameters with white space."""
+    opaque = _field(2, b'{"a": 1}')
+    # A creation time and a generation are fields of other types.
+    times = _field(8, b"\x08\x01") + b"\x38\x03"
+    known = _field(1, b"c") + _field(5, b"u") + _field(6, b"7") + times
+    before, kind = _field(1, known), _field(1, _field(2, b"ResourceClaim"))
+    stored = b"k8s\0" + kind + _field(2, before + opaque) + _field(3, b"") + _field(4, b"")
+    answers = in_turn(
+        INVALID, _json(), INVALID, Answer(body=stored), _json(finalizers=[FINALIZER]), _json()
+    )
+    async with (
+        ScriptedServer(answers).run() as server,
+        client_for(server.url, ManualClock()) as client,
+    ):
+        outcome = await ClaimWriter(client).allocate(
+            ClaimRef("d", "c", "u"), allocation(), PodTarget("d", "p", "Pod-p"), NOW
+        )
+        assert outcome == WriteSucceeded()
+        asked = server.asked
+    protobuf = "application/vnd.kubernetes.protobuf"
+    assert [each.method for each in asked] == ["PATCH", "GET", "PUT", "GET", "PUT", "PUT"]
+    assert [each.headers["Accept"] for each in asked[2:5]] == [JSON, protobuf, JSON]
+    assert asked[4].headers["Content-Type"] == protobuf
+    added = _field(1, _field(14, FINALIZER.encode()))
+    assert asked[4].body == b"k8s\0" + kind + _field(2, before + opaque + added)
+
+
+async def test_another_claim_in_protobuf_is_a_conflict() -> None:
+    other = _field(1, _field(5, b"v") + _field(6, b"8"))
+    stored = b"k8s\0" + _field(1, b"") + _field(2, other)
+    answers = in_turn(INVALID, _json(), INVALID, Answer(body=stored), _json(uid="v"))
+    async with (
+        ScriptedServer(answers).run() as server,
+        client_for(server.url, ManualClock()) as client,
+    ):
+        outcome = await ClaimWriter(client).allocate(
+            ClaimRef("d", "c", "u"), allocation(), PodTarget("d", "p", "Pod-p"), NOW
+        )
+    assert outcome == WriteRejected("claim d/c was replaced by another one", 409)
+
+
+def test_parameters_are_written_as_the_api_server_writes_them() -> None:
+    opaque = OpaqueDeviceConfiguration(driver="d.example.com", parameters={"b": "<&>", "a": 1})
+    devices = DeviceAllocationResult(
+        config=(DeviceAllocationConfiguration(source="FromClaim", opaque=opaque),)
+    )
+    claim = StoredClaim(b"{}")
+    body = claim.with_reservation(
+        PodTarget("d", "p", "Pod-p"), AllocationResult(devices=devices), NOW
+    )
+    assert rb'"parameters":{"a":1,"b":"\u003c\u0026\u003e"}' in body
 
 
 async def test_outcome_of_a_creation_with_an_unreadable_answer_is_unknown() -> None:

@@ -62,7 +62,8 @@ class ExternalCallHandler:
     def __init__(self, context: EffectContext) -> None:
         self._cluster = context.cluster
         self._report = context.report
-        self._extenders = context.services.extenders
+        self._extenders = [*context.services.extenders]
+        """A list of each configuration's own: its identity tells calls of a previous one."""
         self._tasks = context.services.tasks
         self._plugins = context.services.plugins
         self._errors: dict[int, str] = {}
@@ -73,7 +74,7 @@ class ExternalCallHandler:
     def use_extenders(self, extenders: Sequence[HttpExtender]) -> None:
         """Replace the extenders. Results of the previous ones are dropped: their attempts ended
         with the old configuration, and start again under the same number."""
-        self._extenders = extenders
+        self._extenders = [*extenders]
         self._errors.clear()
 
     def call(self, request: ExtenderCallRequested, pod: PodInfo) -> None:

@@ -81,7 +81,7 @@ def _is_failure(outcome: BindOutcome) -> bool:
 
 _WRITER_CHECK_INTERVAL_S = 1.0
 _CHECK_INTERVAL_S = 0.25
-"""Interval of :meth:`BindReconciler.wait_until`."""
+"""Interval of :meth:`BindReconciler.wait_until`, and of checks of the lease."""
 
 MAX_REQUEST_AGE_S = 60.0
 """An API server may execute a request up to this long after it was sent (``--request-timeout`` of
@@ -192,11 +192,11 @@ class BindReconciler:
         """Let the extender bind the pod. After a failure the binding is unresolved: the extender
         may have bound the pod before it failed.
 
-        Raises :class:`AbandonedError` if the daemon stops or no longer leads.
+        Waits while the lease does not allow writes: it may be renewed. Raises
+        :class:`AbandonedError` if the daemon stops or no longer leads.
         """
-        if not self.io.writer.may_write:
-            self.abandoned = True
-            raise AbandonedError
+        while not self.io.writer.may_write:
+            await self._pause(_CHECK_INTERVAL_S)
         try:
             await extender.bind(pod.pod, node_name)
         except ExtenderError as error:

@@ -10,10 +10,15 @@ import structlog
 
 from asched.daemon.effects.bind import PREVIOUS_TERM
 from asched.daemon.effects.per_pod_queue import EffectContext
-from asched.framework.pod_groups import find_group, group_of
+from asched.framework.pod_groups import (
+    DISRUPTION_TARGET,
+    POD_GROUP_SCHEDULED,
+    find_group,
+    group_of,
+)
 from asched.framework.pod_info import PodInfo
+from asched.framework.sessions import PodGroupPhase
 from asched.kube.group_writer import (
-    NATIVE_KINDS,
     GroupRef,
     GroupStatus,
     GroupWriter,
@@ -27,6 +32,7 @@ from asched.kube.write_outcomes import (
     WriteRejected,
     WriteSucceeded,
 )
+from asched.model.groups import NativeGroup, PodGroupCondition
 from asched.model.pod import POD_SCHEDULED, Pod
 from asched.state.cluster import PlacementState
 from asched.state.preemption import awaits_victims
@@ -38,6 +44,8 @@ from asched.state.session_records import (
 
 NOMINATION_RETRY_S: Final = 5.0
 """After this time a nomination that could not be written is tried again."""
+
+_OWN_CONDITIONS: Final = frozenset({POD_GROUP_SCHEDULED, DISRUPTION_TARGET})
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -301,10 +309,10 @@ class PodGroupStatusHandler:
             self._events.record_group(group, "Normal", "Evict", reason)
 
     def _submit(self, decision: PodGroupStatusDecided) -> None:
-        status = _status(decision, self._context.clock.utc())
-        self._context.queue.submit(decision.uid, "status", partial(self._run, decision, status))
+        job = partial(self._run, decision, self._context.clock.utc())
+        self._context.queue.submit(decision.uid, "status", job)
 
-    async def _run(self, decision: PodGroupStatusDecided, status: GroupStatus) -> None:
+    async def _run(self, decision: PodGroupStatusDecided, decided_at: datetime) -> None:
         """Retry until the write has a definite outcome, is superseded, or the daemon stops.
 
         404 is none for a group of ``scheduling.k8s.io``: the API version may have been withdrawn.
@@ -313,6 +321,12 @@ class PodGroupStatusHandler:
         backoff = self._context.services.backoff()
         while self._is_current(decision):
             ref = self._ref(decision.kind, decision.group, decision.uid)
+            shown = self._context.cluster.objects(ref.resource.type).get(decision.group)
+            status = (
+                _changed_conditions(decision, shown, decided_at)
+                if isinstance(shown, NativeGroup)
+                else _custom_status(decision, decided_at)
+            )
             outcome = await self._writer.write_status(ref, status)
             if not _retryable(outcome) and not (ref.native and isinstance(outcome, ObjectGone)):
                 self._report(decision, outcome)
@@ -340,9 +354,8 @@ def _retryable(outcome: PatchOutcome) -> bool:
     )
 
 
-def _status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatus:
-    # The condition that changes is the last one; a session names those that it sets.
-    newest = decision.conditions[-1:] if decision.kind in NATIVE_KINDS else ()
+def _custom_status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatus:
+    """The whole status. A session names the conditions that it sets."""
     return GroupStatus(
         tuple(
             PodGroupConditionPatch(
@@ -351,7 +364,7 @@ def _status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatus:
                 reason=c.reason,
                 message=c.message,
                 transition_id=c.transition_id,
-                last_transition_time=rfc3339(now) if c.transition_id or c in newest else "",
+                last_transition_time=rfc3339(now) if c.transition_id else "",
             )
             for c in decision.conditions
         ),
@@ -360,3 +373,30 @@ def _status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatus:
         decision.succeeded,
         decision.failed,
     )
+
+
+def _changed_conditions(
+    decision: PodGroupStatusDecided, shown: NativeGroup, now: datetime
+) -> GroupStatus:
+    """The scheduler's own conditions that differ from those that the watch shows: those of other
+    clients stay. As in ``SetStatusCondition`` the time changes with the status."""
+    decided = {c.type: c for c in decision.conditions if c.type in _OWN_CONDITIONS}
+    before = {c.type: c for c in shown.status.conditions}
+    changed = []
+    for c in decided.values():
+        known = before.get(c.type, PodGroupCondition())
+        if (c.status, c.reason, c.message) == (known.status, known.reason, known.message):
+            continue
+        changed.append(
+            PodGroupConditionPatch(
+                type=c.type,
+                status=c.status,
+                reason=c.reason,
+                message=c.message,
+                last_transition_time="" if c.status == known.status else rfc3339(now),
+            )
+        )
+    # Only a group that is scheduled loses a condition.
+    ended = decision.phase is PodGroupPhase.RUNNING and DISRUPTION_TARGET in before
+    removed = (DISRUPTION_TARGET,) if ended and DISRUPTION_TARGET not in decided else ()
+    return GroupStatus(tuple(changed), removed=removed)

@@ -91,15 +91,19 @@ class NodeMirror:
         self._table = cluster.nodes
         self._names: dict[int, str] = {}
         """Node names by the daemon's rows."""
+        self._row_of: dict[str, int] = {}
+        """The daemon's rows by node name."""
         self._pods: dict[int, dict[str, PodInfo]] = {}
 
     def apply(self, change: m.NodeTableChange) -> None:
         table = self._table
         match change:
             case m.NodeUpserted(row=row, node=node):
-                if self._names.get(row) not in (None, node.name):
+                if self._names.get(row) != node.name:
                     self._remove(row)
-                self._names[row] = node.name
+                    # A node that was deleted and created again; its earlier row may follow.
+                    self._remove(self._row_of.get(node.name, row))
+                self._names[row], self._row_of[node.name] = node.name, row
                 self._pods.setdefault(row, {})
                 table.set_node(node)
             case m.NodeRemoved(row=row):
@@ -115,7 +119,10 @@ class NodeMirror:
                 table.remove_pod(self._names[row], self._pods[row].pop(uid))
 
     def _remove(self, row: int) -> None:
+        if row not in self._names:
+            return
         name = self._names.pop(row)
+        del self._row_of[name]
         for pod in self._pods.pop(row).values():
             self._table.remove_pod(name, pod)
         self._table.remove_node(name)
