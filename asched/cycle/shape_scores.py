@@ -387,7 +387,7 @@ class ShapeScores:
 
 
 def _all_equal(scores: Int64Column) -> bool:
-    return np.count_nonzero(scores == scores[0]) == len(scores)
+    return bool(np.count_nonzero(scores == scores[0]) == len(scores))
 
 
 def _check_scores(
