@@ -171,8 +171,8 @@ class ShapeCache:
         return known.plugins(pod)
 
     def filters(self, profile: Profile, pod: PodInfo) -> ShapeFilters:
-        """Up-to-date results for the pod's shape. Raises :class:`PluginFailure`."""
-        self._drop_invalid(profile)
+        """Up-to-date results for the pod's shape, after :meth:`plugins` in the same attempt. Raises
+        :class:`PluginFailure`."""
         if pod.pod.spec.node_name:
             # The shape does not include ``nodeName``, so the results cannot be shared.
             filters = ShapeFilters(profile, pod, self._table)

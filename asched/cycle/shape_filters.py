@@ -18,7 +18,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterResult, Scope
 from asched.framework.nodes import BoolColumn, FilterResult, Nodes, RowArray
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.diagnosis import PASSES, CountedStatus, FilterDiagnosis, StatusTable
+from asched.framework.runtime.diagnosis import PASSES, CountedStatus, FilterDiagnosis
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
     PluginFailure,
@@ -116,7 +116,12 @@ class ShapeFilters:
         self.pre_filter = ShapePreFilter(profile, pod, table)
         self.feasible_version = 0
         """Differs whenever :attr:`feasible` does."""
-        self._set_findings(0)
+        self.findings = self._object_findings = FilterDiagnosis(0)
+        """Results of all shared filters."""
+        self.feasible: BoolColumn = self.findings.passing
+        """Rows of nodes that pass all shared filters."""
+        self.count = 0
+        """Number of feasible rows."""
         self._layout = self._cursor = self._objects_cursor = -1
         self._utilization = UtilizationCache(table)
         nodes = cast(Nodes, self.pre_filter.nodes)
@@ -136,17 +141,6 @@ class ShapeFilters:
         self._row_filters = [f for f in filters if f[1].scope is not Scope.NODE_OBJECT]
         self._filters_by_amounts = all(p.scope is Scope.RESOURCES for _, p in self._row_filters)
         """Whether row filters depend only on amounts of resources."""
-
-    def _set_findings(self, size: int) -> None:
-        numbers = StatusTable()
-        self._object_findings = FilterDiagnosis(size, numbers)
-        self.findings = FilterDiagnosis(size, numbers)
-        """Results of all shared filters."""
-        self.feasible: BoolColumn = np.zeros(size, np.bool_)
-        """Rows of nodes that pass all shared filters."""
-        self.count = 0
-        """Number of feasible rows."""
-        self.feasible_version += 1
 
     # -- updates ------------------------------------------------------------------------------
 
@@ -197,11 +191,11 @@ class ShapeFilters:
         self._scores.rows_changed(rows, objects_too)
 
     def _filter_all(self, pod: PodInfo) -> None:
-        self._set_findings(self._table.size)
+        found = self._object_findings = FilterDiagnosis(self._table.size)
         for rank, plugin in self._object_filters:
             result = filter_nodes(plugin, self.pre_filter.state, pod, self._table)
-            self._object_findings.add(rank, plugin.name, result)
-        self.findings.copy_from(self._object_findings, slice(None))
+            found.add(rank, plugin.name, result)
+        self.findings = found.copy(share_statuses=True)
         for rank, plugin in self._row_filters:
             result = filter_nodes(plugin, self.pre_filter.state, pod, self._table)
             self.findings.add(rank, plugin.name, result)
@@ -221,9 +215,9 @@ class ShapeFilters:
         The fast paths run filters for more nodes, in an order that depends on the cache. The effect
         of a failure must not depend on that, or a replay would differ.
         """
-        self._set_findings(self._table.size)
-        self._filter_remaining(pod, self._object_findings, self._object_filters)
-        self.findings.copy_from(self._object_findings, slice(None))
+        found = self._object_findings = FilterDiagnosis(self._table.size)
+        self._filter_remaining(pod, found, self._object_filters)
+        self.findings = found.copy(share_statuses=True)
         self._filter_remaining(pod, self.findings, self._row_filters)
         self._set_all_feasible()
 

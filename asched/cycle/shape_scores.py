@@ -354,13 +354,13 @@ class ShapeScores:
             for plugin, weight in self._scorers.all:
                 if not derives(plugin, NormalizeScore):
                     continue
-                # A copy, which the plugin may change.
-                raw = self.raw[plugin.name][feasible].copy()
-                if plugin.by_extremes and len(raw) and bool((raw == raw[:1]).all()):
-                    part += normalized(plugin, self._state, pod, raw[:1]) * weight
+                raw = self.raw[plugin.name][feasible]
+                # Copies, which the plugin may change.
+                if plugin.by_extremes and len(raw) and _all_equal(raw):
+                    part += normalized(plugin, self._state, pod, raw[:1].copy()) * weight
                 else:
                     self.was_steady = False
-                    part[feasible] += normalized(plugin, self._state, pod, raw) * weight
+                    part[feasible] += normalized(plugin, self._state, pod, raw.copy()) * weight
             self._normalized_part, self._fixed_part = part, None
             total = self._sum(slice(None))
             self._totals = TopScores(
@@ -384,6 +384,10 @@ class ShapeScores:
     ) -> BestNodes | None:
         """:meth:`best` with one more plugin's scores added; None if there is no fast path."""
         return self._groups.best(self.top(pod), scorer, state, pod)
+
+
+def _all_equal(scores: Int64Column) -> bool:
+    return bool(np.count_nonzero(scores == scores[0]) == len(scores))
 
 
 def _check_scores(

@@ -23,7 +23,8 @@ def truncated_quotient(dividend: Int64Column, divisor: Int64Column) -> Int64Colu
         # Often all nodes have the same size. Division by one number is several times faster.
         divisor = divisor[:1]
     quotient: Int64Column = dividend // divisor
-    if len(quotient) and quotient.min() < 0:
+    # item(argmin()) takes half the time of min().
+    if len(quotient) and quotient.item(quotient.argmin()) < 0:
         quotient += (quotient < 0) & (quotient * divisor != dividend)
     return quotient
 

@@ -353,20 +353,19 @@ class ApiClient:
     async def _send(self, request: ApiRequest) -> bytes:
         """The body of a successful response. A 401 renews the credentials, once."""
         credentials = await self._credentials.valid()
-        response = await self._exchange(credentials, request)
-        if response.status == 401:
-            renewed = await self._credentials.renew_after_401(credentials)
-            if renewed is not credentials:
-                response = await self._exchange(renewed, request)
-        if response.status >= 300:
-            raise _failure(response)
-        return response.body
-
-    async def _exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         # Before the transport's checks: the wait may outlast a lease.
         if self._budget is not None:
             await self._budget.take()
-        return await self._transport.exchange(credentials, request)
+        response = await self._transport.exchange(credentials, request)
+        if response.status == 401:
+            renewed = await self._credentials.renew_after_401(credentials)
+            if renewed is not credentials:
+                if self._budget is not None:
+                    await self._budget.take()
+                response = await self._transport.exchange(renewed, request)
+        if response.status >= 300:
+            raise _failure(response)
+        return response.body
 
     async def _open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         if self._budget is not None:

@@ -215,6 +215,12 @@ def identity_of(raw: bytes | msgspec.Raw) -> ObjectIdentity:
     return ObjectIdentity(_key_of(meta), meta.uid or "", int(number) if decimal else 0)
 
 
+def version_of(raw: bytes | msgspec.Raw) -> int:
+    """:attr:`ObjectIdentity.version` alone."""
+    found = _FIRST_FIELDS.match(raw)
+    return identity_of(raw).version if found is None else int(found[4])
+
+
 _MAX_DIGITS: Final = 18
 """Of a version: it fits 64 bits."""
 
@@ -308,7 +314,7 @@ class ObjectDecoder:
             self._reported.pop(decoded.key, None)
         if event.type is WatchEventType.DELETED:
             return Deleted(self.resource, decoded)
-        version = identity_of(event.object).version if self._versioned else 0
+        version = version_of(event.object) if self._versioned else 0
         return Upserted(self.resource, decoded, version)
 
     def skip_line(self, reason: str) -> None:

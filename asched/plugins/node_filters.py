@@ -65,7 +65,7 @@ class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         cordoned = nodes.unschedulable
-        if not cordoned.any() or is_tolerated(_CORDON, pod.shape.tolerations):
+        if not np.count_nonzero(cordoned) or is_tolerated(_CORDON, pod.shape.tolerations):
             return FilterResult.passing(nodes.size)
         return FilterResult.reject(cordoned, UNSCHEDULABLE)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.caching import LruCache
+from asched.framework.cluster import Handle
+from asched.framework.cycle_state import CycleState
 from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     EnqueueExtensions,
@@ -29,19 +31,22 @@ from asched.plugins.shared import is_tolerated, own_pod_updated, queue_if, repel
 
 UNTOLERATED = Status.unresolvable("node(s) had untolerated taint(s)")
 
+Tolerations: TypeAlias = tuple[Toleration, ...]
+
 S = TypeVar("S", bound=np.generic)
 
 
 class TaintSetTable(Generic[S]):
-    """A value for each distinct list of taints, for one pod shape. It grows with
+    """A value for each distinct list of taints, for pods with the same tolerations. It grows with
     the lists, until these are numbered again."""
 
-    __slots__ = ("_compute", "_dtype", "_sets", "_values")
+    __slots__ = ("_any", "_compute", "_dtype", "_sets", "_values")
 
     def __init__(self, dtype: type[S], compute: Callable[[tuple[Taint, ...]], int]) -> None:
         self._dtype = dtype
         self._compute = compute
         self._values: NDArray[S] = np.zeros(0, dtype)
+        self._any = False
         self._sets: Sequence[tuple[Taint, ...]] = ()
 
     def column(self, taints: TaintColumn) -> NDArray[S] | None:
@@ -52,11 +57,11 @@ class TaintSetTable(Generic[S]):
         if known < len(taints.sets):
             fresh = [self._compute(taint_set) for taint_set in taints.sets[known:]]
             self._values = np.concatenate([self._values, np.array(fresh, self._dtype)])
-        return self._values[taints.ids] if self._values.any() else None
+            self._any = bool(self._values.any())
+        return self._values[taints.ids] if self._any else None
 
 
-_HARD: StateKey[TaintSetTable[np.int16]] = StateKey("TaintToleration/filter")
-_SOFT: StateKey[TaintSetTable[np.int64]] = StateKey("TaintToleration/score")
+_MAX_TOLERATIONS = 64
 
 
 class TaintToleration(
@@ -70,31 +75,28 @@ class TaintToleration(
     scope: ClassVar[Scope] = Scope.NODE_OBJECT
     by_extremes: ClassVar[bool] = True
 
+    def __init__(self, args: None, handle: Handle) -> None:
+        super().__init__(args, handle)
+        # By tolerations, which pods with different requests have in common.
+        self._repelled: LruCache[Tolerations, TaintSetTable[np.int16]] = LruCache(_MAX_TOLERATIONS)
+        self._counts: LruCache[Tolerations, TaintSetTable[np.int64]] = LruCache(_MAX_TOLERATIONS)
+
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        table = state.get(_HARD)
-        if table is None:
-            tolerations = pod.shape.tolerations
-            table = TaintSetTable(np.int16, lambda taints: repels(taints, tolerations))
-            state.write(_HARD, table)
-        codes = table.column(nodes.taints)
+        tolerations = pod.shape.tolerations
+        codes = self._repelled.get(
+            tolerations,
+            lambda: TaintSetTable(np.int16, lambda taints: repels(taints, tolerations)),
+        ).column(nodes.taints)
         if codes is None:
             return FilterResult.passing(nodes.size)
         return FilterResult(codes, (UNTOLERATED,))
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        # The tolerations that apply to PreferNoSchedule.
-        tolerations = tuple(
-            toleration
-            for toleration in pod.shape.tolerations
-            if toleration.effect in ("", PREFER_NO_SCHEDULE)
-        )
-        state.write(
-            _SOFT, TaintSetTable(np.int64, lambda taints: _count_untolerated(taints, tolerations))
-        )
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
-        counts = state.read(_SOFT).column(nodes.taints)
+        tolerations = pod.shape.tolerations
+        counts = self._counts.get(tolerations, lambda: _counts(tolerations)).column(nodes.taints)
         return np.zeros(nodes.size, np.int64) if counts is None else counts
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
@@ -108,6 +110,12 @@ class TaintToleration(
             # Tolerations can only be added.
             on(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_pod_updated),
         )
+
+
+def _counts(tolerations: Tolerations) -> TaintSetTable[np.int64]:
+    # The tolerations that apply to PreferNoSchedule.
+    soft = tuple(t for t in tolerations if t.effect in ("", PREFER_NO_SCHEDULE))
+    return TaintSetTable(np.int64, lambda taints: _count_untolerated(taints, soft))
 
 
 def _count_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> int:

@@ -20,6 +20,7 @@ from asched.kube.decoding import (
     identity_of,
     parse_event,
     resource_version,
+    version_of,
 )
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -234,11 +235,12 @@ def test_identity_is_that_of_whole_object(data: st.DataObject, kind: bool, order
     metadata: dict[str, Any] = {name: data.draw(FIELDS[name]) for name in names}
     item: dict[str, Any] = {"kind": "Pod", "apiVersion": "v1"} if kind else {}
     item["metadata"] = metadata
-    key, uid, version = identity_of(msgspec.json.encode(item))
+    raw = msgspec.json.encode(item)
+    key, uid, version = identity_of(raw)
     namespace, name = metadata.get("namespace"), metadata.get("name", "")
     assert key == (f"{namespace}/{name}" if namespace else name)
     assert uid == metadata.get("uid", "")
     number = metadata.get("resourceVersion", "")
     readable = number.isascii() and number.isdecimal() and len(number) < 19
-    assert version == (int(number) if readable else 0)
-    assert resource_version(msgspec.json.encode(item)) == number
+    assert version == version_of(raw) == (int(number) if readable else 0)
+    assert resource_version(raw) == number

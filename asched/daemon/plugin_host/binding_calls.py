@@ -409,6 +409,8 @@ def _grace_s(point: str, reason: CancelReason) -> float:
 def _as_status(
     plugin: Plugin, point: str, scope: CallScope, status: object, error: BaseException | None
 ) -> Status:
+    if status is SUCCESS:
+        return SUCCESS
     if scope.cancel_reason and (scope.cancelled or isinstance(error, AbandonedError)):
         what = scope.cancel_reason
     elif scope.cancelled:

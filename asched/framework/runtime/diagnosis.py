@@ -66,8 +66,9 @@ class FilterDiagnosis:
         self.code = np.zeros(size, np.int32)
         self._table = table or StatusTable()
 
-    def copy(self) -> FilterDiagnosis:
-        copied = FilterDiagnosis(0, self._table.copy())
+    def copy(self, *, share_statuses: bool = False) -> FilterDiagnosis:
+        """``share_statuses``: with the same table, so that both can copy rows from each other."""
+        copied = FilterDiagnosis(0, self._table if share_statuses else self._table.copy())
         copied.rank, copied.code = self.rank.copy(), self.code.copy()
         return copied
 

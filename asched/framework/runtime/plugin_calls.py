@@ -302,8 +302,10 @@ def _check_filter_result(plugin: Plugin, result: FilterResult, size: int) -> boo
         raise PluginFailure(plugin.name, "Filter", "codes that are not an array of integers")
     if len(codes) != size:
         raise PluginFailure(plugin.name, "Filter", f"{len(codes)} codes for {size} nodes")
+    if not known:
+        return False
     # Read as unsigned, a negative code is a large one.
-    highest = int(codes.view(_unsigned(codes.dtype)).max(initial=0)) if known else 0
+    highest = int(codes.view(_unsigned(codes.dtype)).max(initial=0))
     if highest > known:
         what = f"a code of {codes.min()} or {codes.max()}, but {known} statuses"
         raise PluginFailure(plugin.name, "Filter", what)
@@ -408,8 +410,11 @@ def check_score(plugin: Plugin, score: int) -> None:
 
 def within_range(scores: Int64Column) -> bool:
     """Whether all scores are 0 to 100."""
-    # Read as unsigned, a negative score is a large one.
-    return not len(scores) or bool(scores.view(np.uint64).max() <= MAX_NODE_SCORE)
+    if not len(scores):
+        return True
+    # Read as unsigned, a negative score is a large one. item(argmax()) is faster than max().
+    unsigned = scores.view(np.uint64)
+    return unsigned.item(unsigned.argmax()) <= MAX_NODE_SCORE
 
 
 def check_range(plugin: Plugin, scores: Int64Column) -> None:

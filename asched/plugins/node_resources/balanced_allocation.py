@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +29,8 @@ from asched.plugins.node_resources.scoring import (
 Fractions = Sequence[NDArray[np.float64]]
 
 _HALF = MAX_NODE_SCORE // 2
+_FEW_ROWS = 24
+"""Up to this many rows, a Python loop costs less than computing all rows."""
 
 
 class NodeResourcesBalancedAllocationArgs(Arguments, frozen=True):
@@ -69,6 +72,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         scored = self._resources if handle.feature_gates.dra_extended_resource else ()
         self._amounts = ScoredAmounts(handle.shared(SharedDevices), scored)
         self.shared_answers_version = self._amounts.version
+        self._without: _BalanceWithoutPod | None = None
         if self._amounts.counts_devices:
             # Equally full nodes may have different devices.
             self.scope = Scope.NODE  # type: ignore[misc]
@@ -81,26 +85,43 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        scored = state.read(_SCORED)
+        score = self._balance(scored, nodes)
+        score += MAX_NODE_SCORE + _HALF
+        score -= self._balance_without(scored, nodes)
+        score >>= 1  # a division by 2 that takes a third of the time
+        return score
+
+    def _balance(self, scored: Sequence[ScoredResource], nodes: Nodes) -> Int64Column:
+        """By row, the balance with these amounts added to what the pods on the node request."""
         offered: list[BoolColumn] = []
-        without: list[NDArray[np.float64]] = []
-        including: list[NDArray[np.float64]] = []
-        for name, _, asked in state.read(_SCORED):
+        fractions: list[NDArray[np.float64]] = []
+        for name, _, asked in scored:
             capacity, used = self._amounts.of_all(name, nodes.requested(name), nodes)
             present = capacity != 0
             everywhere = bool(present.all())
             if not everywhere:
                 capacity = np.where(present, capacity, 1)
+            # Division by one number is faster than by a column with one entry.
+            divisor = float(capacity[0]) if len(capacity) == 1 else capacity
+            fraction = (used + asked) / divisor
+            np.minimum(fraction, 1.0, out=fraction)
             offered.append(present)
-            for fractions, amount in ((without, used), (including, used + asked)):
-                fraction = amount / capacity
-                np.minimum(fraction, 1.0, out=fraction)
-                fractions.append(fraction if everywhere else fraction * present)
-        score = _balance(including, offered)
-        score -= _balance(without, offered)
-        score += _HALF
-        score >>= 1  # a division by 2 that takes a third of the time
-        score += _HALF
-        return score
+            fractions.append(fraction if everywhere else fraction * present)
+        return _balance(fractions, offered)
+
+    def _balance_without(self, scored: Sequence[ScoredResource], nodes: Nodes) -> Int64Column:
+        """By row, the balance without the pod. It depends on no pending pod, so it is kept; the
+        column must not be changed."""
+        unasked = tuple([ScoredResource(name, 1, 0) for name, _, _ in scored])
+        cluster = self.handle.cluster
+        if nodes is not cluster.nodes or self._amounts.counts_devices:
+            return self._balance(unasked, nodes)
+        stamps, kept = cluster.row_stamps, self._without
+        if kept is None or not kept.update(unasked, nodes, stamps):
+            balance = self._balance(unasked, nodes)
+            kept = self._without = _BalanceWithoutPod(unasked, nodes, stamps.copy(), balance)
+        return kept.balance
 
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         without: list[float] = []
@@ -119,6 +140,39 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
                 without.append(min(float(used) / capacity, 1.0))
                 including.append(min(float(wrapped(used + asked)) / capacity, 1.0))
         return _HALF + (_HALF + _balance_of(including) - _balance_of(without)) // 2
+
+
+@dataclass(slots=True)
+class _BalanceWithoutPod:
+    """The balance of all nodes of the cluster, updated for the rows that changed."""
+
+    resources: tuple[ScoredResource, ...]
+    nodes: Nodes
+    stamps: Int64Column
+    """``Cluster.row_stamps`` when the row was computed."""
+    balance: Int64Column
+
+    def update(
+        self, resources: tuple[ScoredResource, ...], nodes: Nodes, stamps: Int64Column
+    ) -> bool:
+        """False if everything has to be computed again."""
+        if nodes is not self.nodes or resources != self.resources:
+            return False
+        if len(stamps) != len(self.stamps):
+            return False
+        rows = np.flatnonzero(stamps != self.stamps).tolist()
+        if len(rows) > _FEW_ROWS:
+            return False
+        for row in rows:
+            node = nodes.info(row)
+            fractions = [
+                min(float(node.requested(name)) / float(capacity), 1.0)
+                for name, _, _ in resources
+                if (capacity := node.allocatable(name))
+            ]
+            self.balance[row] = _balance_of(fractions)
+            self.stamps[row] = stamps[row]
+        return True
 
 
 def _balance_of(fractions: Sequence[float]) -> int:
@@ -143,8 +197,9 @@ def _balance_of(fractions: Sequence[float]) -> int:
 def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column:
     """By row, 0 to 100, over the resources that the node has; fractions of others must be 0."""
     if len(fractions) == 2:
-        deviation = np.abs(fractions[0] - fractions[1])
-        deviation /= 2
+        deviation = fractions[0] - fractions[1]
+        np.abs(deviation, out=deviation)
+        deviation *= 0.5
         both = offered[0] & offered[1]
         if not both.all():
             deviation *= both  # a single resource is balanced
