@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -12,6 +13,8 @@ import structlog
 
 from asched.core.inputs import Change, Deleted, Listed, Upserted
 from asched.kube.errors import ApiStatus
+from asched.model.listed_pods import ListedPodDecoder
+from asched.model.meta import Object
 from asched.model.nesting import decode_any_depth
 from asched.model.pod import Pod
 from asched.model.resources import (
@@ -243,6 +246,9 @@ class ObjectDecoder:
     def __init__(self, resource: WatchedResource, annotations: Collection[str] = ()) -> None:
         """``annotations``: names of pod annotations that plugins read."""
         self.resource = resource
+        pods = resource is Resource.PODS
+        self._decode_changed: Callable[[bytes | msgspec.Raw], Object] = partial(decode, resource)
+        self._decode_listed = ListedPodDecoder().decode if pods else self._decode_changed
         # The other resources are served in several versions, or read by structs of plugins.
         self._versioned = isinstance(resource, Resource)
         self._declared: DeclaredAnnotations | None = None
@@ -274,21 +280,21 @@ class ObjectDecoder:
         number = int(list_version) if list_version.isdecimal() else 0
         kind = self.resource.type
         for raw in raws:
-            if self._versioned:
+            if seen is not None and self._versioned:
                 key, uid, version = identity_of(raw)
-                if seen is not None and seen.is_unchanged(kind, key, uid, version, number):
+                if seen.is_unchanged(kind, key, uid, version, number):
                     decoded.unchanged.append((key, uid))
                     self.counts.unchanged += 1
                     continue
             try:
-                decoded.objects.append(self._decode(raw))
+                decoded.objects.append(self._decode(raw, self._decode_listed))
             except DecodeError as error:
                 key = self._skip(raw, error)
                 if key:
                     decoded.unreadable.add(key)
             else:
                 if self._versioned:
-                    decoded.versions.append(version)
+                    decoded.versions.append(version_of(raw) if seen is None else version)
         return decoded
 
     def listed(self, body: bytes | msgspec.Raw) -> Listed:
@@ -302,7 +308,7 @@ class ObjectDecoder:
         if event.type is WatchEventType.BOOKMARK or event.type is WatchEventType.ERROR:
             return None
         try:
-            decoded = self._decode(event.object)
+            decoded = self._decode(event.object, self._decode_changed)
         except DecodeError as error:
             key = self._skip(event.object, error)
             if event.type is not WatchEventType.DELETED:
@@ -322,11 +328,13 @@ class ObjectDecoder:
         self.counts.skipped += 1
         log.warning("watch line skipped", resource=self.resource.plural, error=reason)
 
-    def _decode(self, raw: bytes | msgspec.Raw) -> AnyObject:
+    def _decode(
+        self, raw: bytes | msgspec.Raw, decode_object: Callable[[bytes | msgspec.Raw], Object]
+    ) -> AnyObject:
         """Raises DecodeError, whatever is wrong: an object must not affect others of its list."""
         try:
             # Every resource's type is in AnyObject, which mypy cannot infer.
-            decoded = decode(self.resource, raw)
+            decoded = decode_object(raw)
             if self._declared is not None and isinstance(decoded, Pod):
                 decoded = self._declared.add_to(decoded, raw)
         except DecodeError:
@@ -340,7 +348,7 @@ class ObjectDecoder:
         meta = _head(raw).metadata
         names = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
         try:
-            return self._decode(msgspec.json.encode({"metadata": names}))
+            return self._decode(msgspec.json.encode({"metadata": names}), self._decode_changed)
         except DecodeError:
             return None
 

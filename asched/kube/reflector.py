@@ -249,7 +249,7 @@ class Reflector:
         self.counts.lists += 1
         relist_count = self.relist_count
         # A later list also repairs what the state has in another form than the cluster.
-        seen = None if self.synced else self._seen
+        seen = self._seen if not self.synced and self._seen and self._seen.restored else None
         parts = self._lists.fetch(self._served.path, self.selector, seen)
         async with aclosing(parts):
             async for part in parts:

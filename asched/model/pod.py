@@ -16,8 +16,11 @@ DEFAULT_SCHEDULER_NAME = "default-scheduler"
 
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
+FINISHED = (SUCCEEDED, FAILED)
+"""The phases of a pod that no longer uses resources."""
 
 POD_SCHEDULED = "PodScheduled"
+_USED_CONDITIONS = frozenset({POD_SCHEDULED, "DisruptionTarget", "PodResizePending"})
 
 
 class ResourceRequirements(ApiStruct):
@@ -332,7 +335,7 @@ class Pod(Object, tag_field="kind", tag="Pod"):
     @property
     def terminal(self) -> bool:
         """Whether the pod finished: it uses no resources."""
-        return self.status.phase in (SUCCEEDED, FAILED)
+        return self.status.phase in FINISHED
 
     @property
     def terminating(self) -> bool:
@@ -377,3 +380,36 @@ def _repeats(
     return (actual is None or actual.requests == requested) and (
         allocated is None or allocated == requested
     )
+
+
+def reduced_pod(pod: Pod) -> Pod:
+    """The pod without unused conditions and without statuses that repeat its template."""
+    status, replace = pod.status, msgspec.structs.replace
+    reports = status.reports_resources
+    if not status.conditions and not reports:
+        return pod
+    conditions: tuple[PodCondition, ...] = tuple(
+        [
+            replace(condition, message="")
+            for condition in status.conditions
+            if condition.type in _USED_CONDITIONS
+            # A scheduled pod has a node, so only another status of this condition adds anything.
+            and (condition.type != POD_SCHEDULED or condition.status != "True")
+        ]
+    )
+    redundant = reports and statuses_repeat_template(pod)
+    if redundant and any(c.type == "PodResizePending" for c in conditions):
+        redundant = False
+    if conditions == status.conditions and not redundant:
+        return pod
+    if not redundant:
+        return replace(pod, status=replace(status, conditions=conditions))
+    reduced = replace(
+        status,
+        conditions=conditions,
+        container_statuses=(),
+        init_container_statuses=(),
+        resources=None,
+        allocated_resources=None,
+    )
+    return replace(pod, status=reduced)

@@ -29,6 +29,7 @@ from asched.model.node import Node
 from asched.model.pod import (
     ContainerStatus,
     Pod,
+    PodSpec,
     PodStatus,
     Volume,
     statuses_repeat_template,
@@ -326,15 +327,27 @@ def _decode_pod(raw: bytes | msgspec.Raw) -> Pod:
         pod = _pods.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pod = _decode_as(Pod, raw)
+    return checked_pod(pod, len(raw))
+
+
+def checked_pod(pod: Pod, raw_bytes: int, *, checked_spec: bool = False) -> Pod:
+    """The pod that was decoded from so many bytes as :func:`decode` returns it.
+
+    ``checked_spec``: its ``spec`` is that of a pod that this function returned. Raises
+    :class:`DecodeError`.
+    """
     if not pod.metadata.name:
         raise DecodeError("Pod without metadata.name")
-    if pod.spec.volumes:
-        pod = _without_irrelevant_volumes(pod)
+    if not checked_spec and pod.spec.volumes:
+        spec = without_irrelevant_volumes(pod.spec)
+        if spec is not pod.spec:
+            pod = msgspec.structs.replace(pod, spec=spec)
     try:
-        pod = limits.limited_pod(pod, len(raw))
+        pod = limits.limited_pod(pod, raw_bytes)
     except QuantityError as error:
         raise DecodeError(f"{pod.key}: spec.containers: {error}") from None
-    _check_pod(pod)
+    if not (checked_spec and _has_only_checked_quantities(pod)):
+        _check_pod(pod)
     return pod
 
 
@@ -408,19 +421,24 @@ def _without_nulls(json_value: Any) -> Any:
 
 def _check_pod(pod: Pod) -> None:
     """Raises DecodeError for an invalid quantity. Nothing is named before one is found."""
-    spec, status = pod.spec, pod.status
+    spec = pod.spec
     try:
         for container in spec.containers:
             _read_quantities(container.resources.requests)
         for container in spec.init_containers:
             _read_quantities(container.resources.requests)
-        at_pod_level = (spec.resources, spec.overhead, status.resources, status.allocated_resources)
-        # Container statuses usually repeat the quantities that were read here.
-        if not any(at_pod_level) and statuses_repeat_template(pod):
+        if _has_only_checked_quantities(pod):
             return
     except QuantityError:
         pass
     _check_each_quantity(pod)
+
+
+def _has_only_checked_quantities(pod: Pod) -> bool:
+    """Whether all quantities are those of containers. Statuses usually repeat them."""
+    spec, status = pod.spec, pod.status
+    at_pod_level = (spec.resources, spec.overhead, status.resources, status.allocated_resources)
+    return not any(at_pod_level) and statuses_repeat_template(pod)
 
 
 def _read_quantities(quantities: dict[str, str | int | float]) -> None:
@@ -459,17 +477,16 @@ def _check_reported(key: str, where: str, status: ContainerStatus | PodStatus) -
         _check_quantities(key, f"{where}.allocatedResources", status.allocated_resources)
 
 
-def _without_irrelevant_volumes(pod: Pod) -> Pod:
-    """The pod without volumes of irrelevant types.
+def without_irrelevant_volumes(spec: PodSpec) -> PodSpec:
+    """The specification without volumes of irrelevant types.
 
     The API server adds a token volume with a random name to each pod. With it, pods of one template
     would all differ.
     """
-    relevant = tuple(volume for volume in pod.spec.volumes if volume != Volume(name=volume.name))
-    if len(relevant) == len(pod.spec.volumes):
-        return pod
-    replace = msgspec.structs.replace
-    return replace(pod, spec=replace(pod.spec, volumes=relevant))
+    relevant = tuple([volume for volume in spec.volumes if volume != Volume(name=volume.name)])
+    if len(relevant) == len(spec.volumes):
+        return spec
+    return msgspec.structs.replace(spec, volumes=relevant)
 
 
 def _check_other(decoded: Object) -> None:

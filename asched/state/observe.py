@@ -17,7 +17,7 @@ from asched.model.claim_limits import used_device_statuses
 from asched.model.custom import CustomObject
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import POD_SCHEDULED, Pod, PodCondition, statuses_repeat_template
+from asched.model.pod import POD_SCHEDULED, Pod, reduced_pod
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
@@ -31,7 +31,6 @@ from asched.state.records import (
 )
 
 _COPIED_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
-_USED_POD_CONDITIONS = frozenset({"DisruptionTarget", "PodResizePending"})
 _USED_NODE_CONDITIONS = frozenset({"Ready"})
 
 ObservedChange = ObjectObserved | ObjectDeleted | PodObserved | PodUpdated | Bound
@@ -180,14 +179,14 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
             # Nodes, evictions and decisions identify a pod by its uid.
             refuse(RefusedPod(key, uid, other_key))
             return None
-        pod = _reduced_pod(pod)
+        pod = reduced_pod(pod)
         template = state.templates.find(pod)
         if template:
             return state.templates.record_of(template, pod)
         return ObjectObserved(pod, state.templates.new_number(pod))
     if terminal and not finished_of_job:
         return ObjectDeleted("Pod", key, uid)
-    old, pod = entry.info.pod, _reduced_pod(pod)
+    old, pod = entry.info.pod, reduced_pod(pod)
     bound = _observe_binding(state, entry, pod)
     if bound is not None:
         return bound
@@ -288,41 +287,6 @@ def _same_template(old: Pod, new: Pod) -> bool:
         and new.status.resources == old.status.resources
         and new.status.allocated_resources == old.status.allocated_resources
     )
-
-
-def _reduced_pod(pod: Pod) -> Pod:
-    """The pod without unused conditions and without statuses that repeat its template."""
-    status, replace = pod.status, msgspec.structs.replace
-    reports = status.reports_resources
-    if not status.conditions and not reports:
-        return pod
-    conditions: tuple[PodCondition, ...] = tuple(
-        [replace(condition, message="") for condition in status.conditions if _is_used(condition)]
-    )
-    redundant = reports and statuses_repeat_template(pod)
-    if redundant and any(c.type == "PodResizePending" for c in conditions):
-        redundant = False
-    if conditions == status.conditions and not redundant:
-        return pod
-    if not redundant:
-        return replace(pod, status=replace(status, conditions=conditions))
-    reduced = replace(
-        status,
-        conditions=conditions,
-        container_statuses=(),
-        init_container_statuses=(),
-        resources=None,
-        allocated_resources=None,
-    )
-    return replace(pod, status=reduced)
-
-
-def _is_used(condition: PodCondition) -> bool:
-    """A scheduled pod has a node, so only a PodScheduled condition that is not True adds
-    anything."""
-    if condition.type == POD_SCHEDULED:
-        return condition.status != "True"
-    return condition.type in _USED_POD_CONDITIONS
 
 
 def _reduced_node(node: Node) -> Node:

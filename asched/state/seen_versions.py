@@ -94,6 +94,11 @@ class SeenVersions:
     def _note_stored(self, stored: Object, version: int) -> None:
         self._store.seen.setdefault(type(stored), {})[stored.key] = stored, version
 
+    @property
+    def restored(self) -> bool:
+        """Whether a checkpoint had versions."""
+        return self._newest > 0
+
     def is_unchanged(
         self, kind: type[Object], key: str, uid: str, version: int, list_version: int
     ) -> bool:
