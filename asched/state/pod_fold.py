@@ -11,7 +11,7 @@ from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.pod_groups import UNSCHEDULABLE, MemberStatus, group_of
 from asched.framework.pod_info import PodInfo
 from asched.model.meta import Object
-from asched.model.pod import Pod
+from asched.model.pod import FINISHED, Pod
 from asched.model.resource_claims import ResourceClaim
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
@@ -41,7 +41,7 @@ class PodFold:
     # -- records ------------------------------------------------------------------------------
 
     def on_copy_observed(self, record: PodObserved) -> None:
-        templates = self._state.templates
+        state, templates = self._state, self._state.templates
         try:
             info = templates.pod_of(record)
         except KeyError:
@@ -49,7 +49,21 @@ class PodFold:
                 f"pod {record.key} refers to template {record.template}, which is unknown"
             ) from None
         templates.retain(record.template)
-        self.on_observed(info, record.template)
+        placed = record.node_name and record.phase not in FINISHED and info.key not in state.pods
+        if placed and not state.sessions and not templates.is_grouped(record.template):
+            self._add_placed(info, record)
+        else:
+            self.on_observed(info, record.template)
+
+    def _add_placed(self, info: PodInfo, record: PodObserved) -> None:
+        """As :meth:`_add` for most pods of a large list. The pod itself is not read."""
+        state, node = self._state, record.node_name
+        entry = PodEntry(info, record.template, PlacementState.BOUND, node)
+        state.pods[info.key] = entry
+        state.pods_by_uid.add(entry)
+        state.nodes.add_pod(node, info)
+        if state.queue.uses_events:
+            self.emit(_ASSIGNED_ADD, None, info.pod)
 
     def on_observed(self, info: PodInfo, template: int) -> None:
         """The pod was added or updated; it is already counted as a user of ``template``."""

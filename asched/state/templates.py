@@ -45,7 +45,14 @@ class _Template:
     shape: PodShape
     labels: LabelSet
     priority: int
+    grouped: bool
+    """Whether its pods name a group."""
     users: int = 1
+
+
+def _new_template(key: bytes, pod: Pod, info: PodInfo) -> _Template:
+    grouped = group_of(pod) is not None
+    return _Template(key, pod, info.shape, info.label_set, info.priority, grouped)
 
 
 class CopyName(Record, tag="PodObserved"):
@@ -63,13 +70,13 @@ def _decode_copy(record: msgspec.Raw) -> PodObserved:
 
 
 class _CopiedPod(PodInfo):
-    """A copy of a template. Most pods of a restored state are never read."""
+    """A copy of a template. Most pods that are bound elsewhere or restored are never read."""
 
     __slots__ = ("_source", "_template", "priority")
 
     def __init__(
         self,
-        record: CopyName,
+        record: CopyName | PodObserved,
         source: PodObserved | msgspec.Raw,
         template: _Template,
     ) -> None:
@@ -96,6 +103,11 @@ class _CopiedPod(PodInfo):
     @property
     def namespace(self) -> str:
         return self._template.pod.metadata.namespace
+
+    @property
+    def labels(self) -> dict[str, str]:
+        known = self._label_set
+        return self.pod.metadata.labels if known is None else self._template.pod.metadata.labels
 
 
 class Templates:
@@ -125,9 +137,7 @@ class Templates:
         if not number:
             return
         key = _key(info.pod)
-        self._by_number[number] = _Template(
-            key, _unplaced(info.pod), info.shape, info.label_set, info.priority
-        )
+        self._by_number[number] = _new_template(key, _unplaced(info.pod), info)
         self._numbers[key] = number
         self._last = max(self._last, number)
 
@@ -151,8 +161,11 @@ class Templates:
         return record_copy(number, self._by_number[number].pod, pod)
 
     def pod_of(self, record: PodObserved) -> PodInfo:
-        """The recorded pod. Raises KeyError if its template is not stored."""
+        """The recorded pod, created when it is first read if it has a node. Raises KeyError if its
+        template is not stored."""
         template = self._by_number[record.template]
+        if record.node_name and record.annotations is None:
+            return _CopiedPod(record, record, template)
         # The shape includes the annotations that plugins read.
         shape = template.shape if record.annotations is None else None
         labels = template.labels if record.labels is None else None
@@ -174,9 +187,11 @@ class Templates:
 
     def in_groups(self) -> frozenset[int]:
         """The numbers of the templates with pods that name a group."""
-        return frozenset(
-            number for number, kept in self._by_number.items() if group_of(kept.pod) is not None
-        )
+        return frozenset(number for number, kept in self._by_number.items() if kept.grouped)
+
+    def is_grouped(self, number: int) -> bool:
+        """Whether the pods of the template name a group. Raises KeyError if it is not stored."""
+        return self._by_number[number].grouped
 
     def snapshot(self) -> TemplatesSnapshot:
         numbers = self._numbers
@@ -191,10 +206,9 @@ class Templates:
     def restore(self, snapshot: TemplatesSnapshot) -> None:
         for kept in snapshot.templates:
             key = _key(kept.pod)
-            info = PodInfo(kept.pod)
-            self._by_number[kept.number] = _Template(
-                key, kept.pod, info.shape, info.label_set, info.priority, kept.users
-            )
+            template = _new_template(key, kept.pod, PodInfo(kept.pod))
+            template.users = kept.users
+            self._by_number[kept.number] = template
             if kept.current:
                 self._numbers[key] = kept.number
         self._last = snapshot.last
