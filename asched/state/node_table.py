@@ -153,7 +153,7 @@ class NodeTable(NodeTableView):
 
     def _layout_changed(self) -> None:
         self.layout += 1
-        self.columns.stamps += 1
+        self._unstamped += 1
 
     def _new_row(self, name: str) -> int:
         row = heapq.heappop(self._free) if self._free else self._append_row()

@@ -64,6 +64,8 @@ class NodeTableView(Nodes):
         self.layout = 0
         """Changes if results cannot be updated row by row: the score of an image depends on the
         number of nodes and of those that have it."""
+        self._unstamped = 0
+        """Changes of the layout that are not in the stamps yet. Each of many new nodes is one."""
         self.label_index = LabelIndex()
         self.port_index = PortIndex()
         self.image_index = ImageIndex()
@@ -214,6 +216,9 @@ class NodeTableView(Nodes):
     @property
     def stamps(self) -> Int64Column:
         """By row: a number that grows with every change of the row."""
+        if self._unstamped:
+            self.columns.stamps += self._unstamped
+            self._unstamped = 0
         return self.columns.stamps[: self.size]
 
     def touch(self, name: str) -> None:
