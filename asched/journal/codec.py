@@ -188,13 +188,14 @@ _COLUMN_TYPES: Final = (str, int, str, str)
 
 def _without_redundancy(kind: str, subject: str, payload: str) -> str:
     """``payload`` without its type, and without the key of a pod that ``subject`` holds."""
-    rest = payload[len(kind) + len('{"type":""') :]
+    begin = f'{{"type":"{kind}"'
     if kind in _POD_RECORD_NAMES:
         key = subject[len(_POD) + 1 :]
-        field = f',"key":"{key}"'
         # A key that JSON escapes stays in the payload.
-        if rest.startswith(field) and _unescaped(key):
-            rest = rest[len(field) :]
+        with_key = f'{begin},"key":"{key}"'
+        if payload.startswith(with_key) and _unescaped(key):
+            begin = with_key
+    rest = payload[len(begin) :]
     return "{" + rest[1:] if rest.startswith(",") else "{}"
 
 

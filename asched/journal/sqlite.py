@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote
@@ -68,6 +69,12 @@ _READER = (*_EVERY_CONNECTION, "PRAGMA query_only = ON", "PRAGMA wal_autocheckpo
 _DIALECT = sqlite_dialect.dialect(paramstyle="qmark")
 _INSERT_BATCH = str(insert(JOURNAL_BATCH).compile(dialect=_DIALECT))
 _INSERT_RECORD = str(insert(JOURNAL_RECORD).compile(dialect=_DIALECT))
+_ROWS_AT_ONCE: Final = 500
+"""Rows of one statement. The driver returns to the interpreter after each statement, and then waits
+for the event loop if it decodes a list meanwhile."""
+_INSERT_RECORDS = _INSERT_RECORD + (", " + _INSERT_RECORD.partition(" VALUES ")[2]) * (
+    _ROWS_AT_ONCE - 1
+)
 _APPEND: Final = "append a batch"
 """Instead of a statement; its parameters are a sealed batch."""
 
@@ -84,7 +91,11 @@ class _Connection(sqlite3.Connection):
             # Begins the transaction.
             cursor = super().execute(_INSERT_BATCH, sealed.batch)
             # The driver binds a plain tuple over 1 us faster than a named one.
-            cursor.executemany(_INSERT_RECORD, map(tuple, sealed.rows))
+            rows = [*map(tuple, sealed.rows)]
+            while len(rows) >= _ROWS_AT_ONCE:
+                cursor.execute(_INSERT_RECORDS, [*chain.from_iterable(rows[:_ROWS_AT_ONCE])])
+                del rows[:_ROWS_AT_ONCE]
+            cursor.executemany(_INSERT_RECORD, rows)
             self.commit()
         except BaseException:
             self.rollback()
