@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Final
 
 _DAEMON_THRESHOLDS: Final = (20_000, 20, 50)
-_START_THRESHOLDS: Final = (20_000, 20, 1_000_000)
-"""Without collections of the oldest objects: caches only grow, and freezing ends the start."""
+_START_THRESHOLDS: Final = (20_000, 1_000_000, 1_000_000)
+"""The youngest objects only: caches only grow, and freezing ends the start."""
 _COMMAND_THRESHOLDS: Final = (500_000, 50, 100)
 """More objects than all imports create."""
 

@@ -169,7 +169,7 @@ async def test_new_leader_decides_after_folding_earlier_changes() -> None:
     """The list takes many turns, and new changes keep arriving."""
     full = {"cpu": "800m"}
     pending, filling = a_pod("pending", full), a_pod("filling", full, on="n0")
-    others = [a_pod(f"other-{number}", {}, on="elsewhere") for number in range(50)]
+    others = [a_pod(f"other-{number}", {}, on="elsewhere") for number in range(150)]
     leading_when_applied: list[bool] = []
     async with running_engine(NodeResourcesFit, slice_s=0.01, standby=True) as s:
         await s.turn(a_node("n0", {"cpu": "1", "pods": "9"}), pending)
