@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 
@@ -15,9 +17,13 @@ from asched.framework.pod_info import PodInfo
 from asched.plugins.image_locality import ImageLocality
 from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
-from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
+from asched.plugins.node_resources.balanced_allocation import (
+    NodeResourcesBalancedAllocation,
+    NodeResourcesBalancedAllocationArgs,
+)
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.taint_toleration import TaintToleration
+from asched.state.cluster import ClusterState, ProfileHandle
 from tests.plugins import reference
 from tests.plugins.clusters import FPGA, GPU, ClusterAndPod, clusters
 from tests.plugins.reference import NodeView, Refusal, quotient, view
@@ -139,6 +145,30 @@ def test_balanced_allocation_scores(drawn: ClusterAndPod) -> None:
 
     if not _sums_overflow(drawn):
         _check_scores(drawn, plugin, one_node if asked else None)
+
+
+@given(drawn=clusters())
+def test_kept_balance_follows_changes(drawn: ClusterAndPod) -> None:
+    cluster = ClusterState()
+    table, handle = cluster.nodes, ProfileHandle(cluster, "default-scheduler")
+    keeping = NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs(), handle)
+    first, *others = drawn.nodes
+    pods = [(pod.node_name, PodInfo(pod)) for pod in drawn.bound if pod.node_name]
+    changes = [
+        *(partial(table.set_node, node) for node in drawn.nodes),
+        *(partial(table.add_pod, *placed) for placed in pods),
+        *(partial(table.remove_pod, *placed) for placed in pods[::2]),
+        partial(table.remove_node, first.name),
+        *(
+            partial(table.set_node, msgspec.structs.replace(node, status=first.status))
+            for node in others
+        ),
+        partial(table.set_node, first),
+    ]
+    for change in changes:
+        change()
+        keeps_nothing = build(NodeResourcesBalancedAllocation)  # its cluster is another one
+        assert scores(keeping, drawn.pod, table) == scores(keeps_nothing, drawn.pod, table)
 
 
 def _sums_overflow(drawn: ClusterAndPod) -> bool:
