@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, ScoreAllPlugin
 from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
+from asched.model.meta import ObjectMeta
+from asched.model.node import Node, NodeStatus
+from asched.model.pod import Container, Pod, PodSpec, ResourceRequirements
+from asched.model.quantity import QuantityText
 from asched.plugins.image_locality import ImageLocality
 from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
@@ -147,28 +150,36 @@ def test_balanced_allocation_scores(drawn: ClusterAndPod) -> None:
         _check_scores(drawn, plugin, one_node if asked else None)
 
 
-@given(drawn=clusters())
-def test_kept_balance_follows_changes(drawn: ClusterAndPod) -> None:
+_AMOUNTS = st.sampled_from(("1", "2", "3"))
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), _AMOUNTS, _AMOUNTS)))
+def test_kept_balance_follows_changes(changes: list[tuple[int, int, str, str]]) -> None:
     cluster = ClusterState()
     table, handle = cluster.nodes, ProfileHandle(cluster, "default-scheduler")
     keeping = NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs(), handle)
-    first, *others = drawn.nodes
-    pods = [(pod.node_name, PodInfo(pod)) for pod in drawn.bound if pod.node_name]
-    changes = [
-        *(partial(table.set_node, node) for node in drawn.nodes),
-        *(partial(table.add_pod, *placed) for placed in pods),
-        *(partial(table.remove_pod, *placed) for placed in pods[::2]),
-        partial(table.remove_node, first.name),
-        *(
-            partial(table.set_node, msgspec.structs.replace(node, status=first.status))
-            for node in others
-        ),
-        partial(table.set_node, first),
-    ]
-    for change in changes:
-        change()
+    pending, placed = _pod("pending", "1", "2"), dict[str, PodInfo]()
+    for number, kind, cpu, memory in changes:
+        name = f"n{number}"
+        if kind == 0 and table.row_of(name) is not None:
+            table.remove_node(name)
+        elif kind == 1:
+            allocatable: dict[str, QuantityText] = {"cpu": cpu, "memory": memory, "pods": "9"}
+            status = NodeStatus(allocatable=allocatable)
+            table.set_node(Node(metadata=ObjectMeta(name=name), status=status))
+        elif name in placed:
+            table.remove_pod(name, placed.pop(name))
+        else:
+            placed[name] = _pod(f"on-{name}", cpu, memory)
+            table.add_pod(name, placed[name])
         keeps_nothing = build(NodeResourcesBalancedAllocation)  # its cluster is another one
-        assert scores(keeping, drawn.pod, table) == scores(keeps_nothing, drawn.pod, table)
+        assert scores(keeping, pending, table) == scores(keeps_nothing, pending, table)
+
+
+def _pod(name: str, cpu: str, memory: str) -> PodInfo:
+    resources = ResourceRequirements(requests={"cpu": cpu, "memory": memory})
+    spec = PodSpec(containers=(Container(name="c", resources=resources),))
+    return PodInfo(Pod(metadata=ObjectMeta(name=name, uid=name), spec=spec))
 
 
 def _sums_overflow(drawn: ClusterAndPod) -> bool:
