@@ -7,17 +7,26 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, ScoreAllPlugin
 from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
+from asched.model.meta import ObjectMeta
+from asched.model.node import Node, NodeStatus
+from asched.model.pod import Container, Pod, PodSpec, ResourceRequirements
+from asched.model.quantity import QuantityText
 from asched.plugins.image_locality import ImageLocality
 from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
-from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
+from asched.plugins.node_resources.balanced_allocation import (
+    NodeResourcesBalancedAllocation,
+    NodeResourcesBalancedAllocationArgs,
+)
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.taint_toleration import TaintToleration
+from asched.state.cluster import ClusterState, ProfileHandle
 from tests.plugins import reference
 from tests.plugins.clusters import FPGA, GPU, ClusterAndPod, clusters
 from tests.plugins.reference import NodeView, Refusal, quotient, view
@@ -139,6 +148,38 @@ def test_balanced_allocation_scores(drawn: ClusterAndPod) -> None:
 
     if not _sums_overflow(drawn):
         _check_scores(drawn, plugin, one_node if asked else None)
+
+
+_AMOUNTS = st.sampled_from(("1", "2", "3"))
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), _AMOUNTS, _AMOUNTS)))
+def test_kept_balance_follows_changes(changes: list[tuple[int, int, str, str]]) -> None:
+    cluster = ClusterState()
+    table, handle = cluster.nodes, ProfileHandle(cluster, "default-scheduler")
+    keeping = NodeResourcesBalancedAllocation(NodeResourcesBalancedAllocationArgs(), handle)
+    pending, placed = _pod("pending", "1", "2"), dict[str, PodInfo]()
+    for number, kind, cpu, memory in changes:
+        name = f"n{number}"
+        if kind == 0 and table.row_of(name) is not None:
+            table.remove_node(name)
+        elif kind == 1:
+            allocatable: dict[str, QuantityText] = {"cpu": cpu, "memory": memory, "pods": "9"}
+            status = NodeStatus(allocatable=allocatable)
+            table.set_node(Node(metadata=ObjectMeta(name=name), status=status))
+        elif name in placed:
+            table.remove_pod(name, placed.pop(name))
+        else:
+            placed[name] = _pod(f"on-{name}", cpu, memory)
+            table.add_pod(name, placed[name])
+        keeps_nothing = build(NodeResourcesBalancedAllocation)  # its cluster is another one
+        assert scores(keeping, pending, table) == scores(keeps_nothing, pending, table)
+
+
+def _pod(name: str, cpu: str, memory: str) -> PodInfo:
+    resources = ResourceRequirements(requests={"cpu": cpu, "memory": memory})
+    spec = PodSpec(containers=(Container(name="c", resources=resources),))
+    return PodInfo(Pod(metadata=ObjectMeta(name=name, uid=name), spec=spec))
 
 
 def _sums_overflow(drawn: ClusterAndPod) -> bool:
