@@ -14,6 +14,7 @@ from asched.apiserver.controllers.dependents import counted, is_active, is_ready
 from asched.apiserver.controllers.manager import Controllers
 from asched.apiserver.kubelet import Kubelets, KubeletTimings
 from tests.apiserver.objects import FakeClock, node
+from tests.run_size import examples
 
 Object = dict[str, Any]
 
@@ -359,7 +360,7 @@ OPERATIONS = st.one_of(
 KINDS = {"web": "deployments", "db": "statefulsets", "agent": "daemonsets"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), OPERATIONS), max_size=15))
 def test_any_history_ends_in_what_the_workloads_ask_for(
     history: list[tuple[str, tuple[str, int]]],

@@ -289,12 +289,12 @@ async def test_slow_extender_delays_only_its_pods(tmp_path: Path) -> None:
                 subresource="status",
             )  # fmt: skip
         async with w.daemon(config) as daemon:
-            for number in range(40):
+            for number in range(20):
                 w.add_pod(f"slow-{number}", containers=[container])
-            w.add_pods(200, "quick")
-            await w.until(lambda: len(w.unbound()) == 40)
+            w.add_pods(60, "quick")
+            await w.until(lambda: len(w.unbound()) == 20)
             assert all(name.startswith("slow") for name in w.unbound())
-            assert len(daemon.cluster.pending_evaluations) == 40
+            assert len(daemon.cluster.pending_evaluations) == 20
             release.set()
             await w.until(lambda: not w.unbound())
             assert not daemon.cluster.pending_evaluations

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.model.groups import PodGroup
@@ -210,7 +210,6 @@ def test_group_uses_few_domains(name: str) -> None:
     check_replay(s, *PLUGINS)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=1, max_size=6),
     share=st.floats(0.1, 1),
