@@ -195,7 +195,7 @@ async def test_decisions_with_recorded_answers_are_compared(tmp_path: Path) -> N
         async with w.daemon(reading(file), Reader):
             for name in ("one", "two"):
                 w.add_pod(name)
-                await w.until(lambda name=name: w.node_of(name) == "n1")
+            await w.until(lambda: not w.unbound())
         source = open_history(w.journal).source()
         async with open_journal(str(w.journal), read_only=True) as store:
             load = registry_with(Reader).load
