@@ -196,7 +196,7 @@ class _Builder:
                     return None
                 case "str" | "timestamp" | "int" | "float" | "value":
                     return text
-        except (ValueError, KeyError):
+        except (ValueError, LookupError):
             self._note(path, f'"{text}" is not a value of the type !!{kind}')
             return None
         raise YamlError(f"the tag {node.tag} is not allowed", node.start_mark.line + 1)

@@ -21,7 +21,15 @@ from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.planning.workloads import JournalPeriod
 from asched.simulator.loop import SchedulerSettings
-from asched.state.records import AnyRecord, Assigned, AttemptFailed, ProfilesLoaded, Rejected
+from asched.state.records import (
+    AnyRecord,
+    Assigned,
+    AttemptFailed,
+    ExtenderAnswer,
+    ExtenderCallRequested,
+    ProfilesLoaded,
+    Rejected,
+)
 
 MAX_DIFFERENCES: Final = 100
 """Differences beyond this number are only counted."""
@@ -109,6 +117,9 @@ class _Comparison:
 
     def apply(self, seq: int, record: AnyRecord) -> None:
         """Compare a record and fold it."""
+        if isinstance(record, ExtenderCallRequested | ExtenderAnswer):
+            # No decision here uses the answers, and the candidate may have no such evaluator.
+            return
         match record:
             case Assigned() | Rejected():
                 self._compare(seq, record)

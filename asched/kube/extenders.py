@@ -164,15 +164,17 @@ class HttpExtender:
         self._session = session
         self._tls = tls
         self._slots = anyio.CapacityLimiter(MAX_CONCURRENT_CALLS)
+        self.users = 0
+        """Blocks of :func:`kept_open`."""
         # As in Kubernetes' component configuration, 0 means the default.
         default_s = Extender("").http_timeout.total_seconds()
         self._timeout_s = config.http_timeout.total_seconds() or default_s
 
     @property
     def busy(self) -> bool:
-        """Whether a call is in progress or waiting."""
+        """Whether a call is in progress, waiting or going to be made."""
         slots = self._slots.statistics()
-        return bool(slots.borrowed_tokens or slots.tasks_waiting)
+        return bool(self.users or slots.borrowed_tokens or slots.tasks_waiting)
 
     async def filter(self, pod: Pod, nodes: ExtenderNodes) -> ExtenderFilterResult:
         """Raises :class:`ExtenderError`."""
@@ -316,6 +318,18 @@ class HttpExtender:
                     )
                 chunks.append(chunk)
             return b"".join(chunks)
+
+
+@contextmanager
+def kept_open(extenders: Sequence[HttpExtender]) -> Iterator[None]:
+    """A block in which these extenders may be called, also after they are replaced."""
+    for extender in extenders:
+        extender.users += 1
+    try:
+        yield
+    finally:
+        for extender in extenders:
+            extender.users -= 1
 
 
 @asynccontextmanager

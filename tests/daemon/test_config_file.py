@@ -156,6 +156,7 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         ),
         (KUBE + "parallelism: 1\nparallelism: 2", "parallelism: duplicate key, on lines 3 and 4"),
         (KUBE + "clientConnection: {qps: .inf}", "qps: .inf is not a finite number"),
+        (KUBE + "parallelism: !!int ''", 'parallelism: "" is not a value of the type !!int'),
         (
             KUBE + "extenders:\n- urlPrefix: x\n",
             'f.yaml:4: document 1: extenders[0].urlPrefix: expected an http or https URL, got "x"',

@@ -18,6 +18,7 @@ from asched.config.settings import AschedConfiguration, EngineSettings
 from asched.daemon.daemon import Daemon
 from asched.daemon.reload.reconfigurer import IGNORED_SETTINGS, RELOADABLE
 from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError
+from asched.framework.binding import BindingClient
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
@@ -25,6 +26,7 @@ from asched.framework.interface import (
     PermitPlugin,
     PermitResult,
     Plugin,
+    PreBindPlugin,
     ReservePlugin,
     ReserveResult,
 )
@@ -343,6 +345,42 @@ async def test_new_extender_is_called_and_late_answers_are_ignored(tmp_path: Pat
             await w.until(lambda: bool(w.node_of("plain")))
             assert quick.pods_asked("filter") == ["p"]
         await check_replay(w)
+
+
+class SlowPreBind(PreBindPlugin):
+    """Returns once the test allows it."""
+
+    name: ClassVar[str] = "SlowPreBind"
+    api_version: ClassVar[int] = 1
+    called: ClassVar[anyio.Event]
+    release: ClassVar[anyio.Event]
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        self.called.set()
+        await self.release.wait()
+        return SUCCESS
+
+
+async def test_binding_continues_with_the_extender_that_it_began_with(tmp_path: Path) -> None:
+    SlowPreBind.called, SlowPreBind.release = anyio.Event(), anyio.Event()
+    slow = "profiles: [{plugins: {preBind: {enabled: [{name: SlowPreBind}]}}}]\n"
+    async with world(tmp_path, nodes=1) as w, serving() as first, serving() as second:
+
+        def bind(question: Any) -> Any:
+            w.cluster.bind(question["PodNamespace"], question["PodName"], question["Node"])
+            return {}
+
+        for service in (first, second):
+            service.answer("bind", bind)
+        async with w.daemon(first.config(bindVerb="bind") + slow, SlowPreBind) as daemon:
+            w.add_pod("p")
+            with anyio.fail_after(60):
+                await SlowPreBind.called.wait()
+            await apply_config(daemon, second.config(bindVerb="bind") + slow, SlowPreBind)
+            await anyio.wait_all_tasks_blocked()  # idle extenders are closed now
+            SlowPreBind.release.set()
+            await w.until(lambda: bool(w.node_of("p")))
+        assert (len(first.asked("bind")), len(second.asked("bind"))) == (1, 0)
 
 
 def _extended(service: Service) -> str:

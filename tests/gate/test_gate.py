@@ -25,6 +25,9 @@ from asched.journal.opening import open_journal
 from asched.planning import open as open_history
 from asched.planning.workloads import default_scheduler
 from tests.audit.recording import REGISTRY
+from tests.daemon.external_plugins import Reader
+from tests.daemon.test_external_plugins import reading
+from tests.daemon.world import registry_with, world
 
 CONFIG = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 PACKING = (
@@ -182,3 +185,20 @@ def test_days_without_end(journal: Path, tmp_path: Path) -> None:
     ran = run_gate(journal, "--candidate", str(file), "--days", "inf")
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert ran.stderr.startswith("asched: Invalid value for '--days'")
+
+
+async def test_decisions_with_recorded_answers_are_compared(tmp_path: Path) -> None:
+    """The candidate lacks the evaluator that the recorded answers are from."""
+    file = tmp_path / "open"
+    file.write_text("n1")
+    async with world(tmp_path, nodes=2) as w:
+        async with w.daemon(reading(file), Reader):
+            for name in ("one", "two"):
+                w.add_pod(name)
+            await w.until(lambda: not w.unbound())
+        source = open_history(w.journal).source()
+        async with open_journal(str(w.journal), read_only=True) as store:
+            load = registry_with(Reader).load
+            for candidate in (None, default_scheduler(REGISTRY)):
+                found = await agreement_of(store, source, candidate, load)
+                assert (found.bindings, found.note) == (2, "")

@@ -26,7 +26,7 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volumes import mounts_claims
 from asched.kube.claim_writer import ClaimWriter
-from asched.kube.extenders import HttpExtender
+from asched.kube.extenders import HttpExtender, kept_open
 from asched.kube.pod_writer import PodWriter
 from asched.kube.volume_writer import VolumeWriter
 from asched.kube.write_outcomes import BoundElsewhere, WriteSucceeded
@@ -187,7 +187,8 @@ class BindHandler:
                     await self._expect(info, node)
                 extenders = self._binding_extenders(info)
                 waiting(len(extenders))
-                outcome = await cycle.run(extenders)
+                with kept_open(extenders):
+                    outcome = await cycle.run(extenders)
                 waiting(-len(extenders))
             finally:
                 del self._calls[info.uid]
