@@ -49,7 +49,6 @@ JournalOption = Annotated[
 ]
 
 SIGNING_KEY_ENV: Final = "ASCHED_SIGNING_KEY"
-TRUSTED_KEY_ENV: Final = "ASCHED_TRUSTED_KEY"
 
 SigningKeyOption = Annotated[
     Path | None,
@@ -65,7 +64,7 @@ TrustedKeyOption = Annotated[
         "--trusted-key",
         metavar="FILE",
         help="A public key that must have signed the journal; may be repeated. Default:"
-        f" ${TRUSTED_KEY_ENV}.",
+        " $ASCHED_TRUSTED_KEY.",
     ),
 ]
 
@@ -148,13 +147,17 @@ def query_journal(
 ) -> T:
     """The result of ``query`` on the journal at ``url``. Raises the errors of the query.
 
-    ``keys``: by default those that the environment names.
+    ``keys``: by default those that the environment names; a journal that is read must be signed
+    by one that it trusts.
     """
     import anyio
 
-    from asched.journal.opening import open_journal
+    from asched.journal.opening import open_journal, open_trusted
 
     async def run() -> T:
+        if keys is None and read_only:
+            async with open_trusted(url, journal_keys()) as trusted:
+                return await query(trusted)
         opened = journal_keys() if keys is None else keys
         async with open_journal(
             url, read_only=read_only, must_exist=must_exist, keys=opened
@@ -177,13 +180,12 @@ def journal_keys(signing: Path | None = None, trusted: Sequence[Path] = ()) -> J
 
     Raises KeyFileError.
     """
-    from asched.proof.keys import JournalKeys, PublicKey, SigningKey
+    from asched.proof.keys import JournalKeys, PublicKey, SigningKey, trusted_keys
 
-    named = [Path(name) for name in os.environ.get(TRUSTED_KEY_ENV, "").split(os.pathsep) if name]
     signing = signing or _path_in(SIGNING_KEY_ENV)
     return JournalKeys(
         None if signing is None else SigningKey.load(signing),
-        tuple(PublicKey.load(path) for path in trusted or named),
+        tuple(map(PublicKey.load, trusted)) or trusted_keys(),
     )
 
 

@@ -11,12 +11,18 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from asched.journal.database import SqlDatabase
-from asched.journal.errors import JournalAbsentError, JournalSchemaError, JournalUrlError
+from asched.journal.errors import (
+    JournalAbsentError,
+    JournalCorruptError,
+    JournalSchemaError,
+    JournalUrlError,
+)
 from asched.journal.memory import MemoryStore
+from asched.journal.sealing import trusted_log
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from asched.journal.store import JournalStore
-from asched.proof.keys import NO_KEYS, JournalKeys
+from asched.proof.keys import NO_KEYS, TRUSTED_KEY_ENV, JournalKeys
 
 MEMORY_URL = "memory://"
 
@@ -56,6 +62,19 @@ async def open_journal(
     finally:
         with anyio.CancelScope(shield=True):
             await store.close()
+
+
+@asynccontextmanager
+async def open_trusted(url: str, keys: JournalKeys) -> AsyncIterator[JournalStore]:
+    """As :func:`open_journal`, for reading. If ``keys`` has the trusted keys of the environment,
+    one of them must have signed the journal: otherwise raises :class:`JournalCorruptError`."""
+    async with open_journal(url, read_only=True, keys=keys) as journal:
+        if keys.trusted:
+            try:
+                trusted_log(await journal.statements(), keys)
+            except JournalCorruptError as error:
+                raise JournalCorruptError(f"{error} ({TRUSTED_KEY_ENV})") from None
+        yield journal
 
 
 async def _check_exists(url: str) -> None:

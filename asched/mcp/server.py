@@ -30,7 +30,7 @@ from asched.config.file import ConfigFileError
 from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import ProfileError
 from asched.journal.errors import JournalError
-from asched.journal.opening import open_journal
+from asched.journal.opening import open_trusted
 from asched.journal.store import JournalStore
 from asched.mcp.access import JournalNamespaces, check_right, redacted
 from asched.mcp.tools import TOOLS, JournalTool, ToolContext
@@ -149,11 +149,11 @@ class JournalServer:
         )
 
     async def _read_namespaces(self) -> frozenset[str]:
-        async with open_journal(self._url, read_only=True, keys=self._keys) as journal:
+        async with open_trusted(self._url, self._keys) as journal:
             return await self._namespaces.update(journal, self._registry.load)
 
     async def _query(self, tool: JournalTool, asked: msgspec.Struct) -> Sealed[msgspec.Struct]:
-        async with open_journal(self._url, read_only=True, keys=self._keys) as journal:
+        async with open_trusted(self._url, self._keys) as journal:
             try:
                 found = await tool.query(ToolContext(journal, self._registry), asked)
             finally:

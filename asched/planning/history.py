@@ -12,11 +12,12 @@ import anyio
 
 from asched.audit.replay import first_replayable
 from asched.audit.times import TimeTextError, parse_time_ns
-from asched.journal.opening import is_shared, open_journal, redacted, sqlite_path
+from asched.journal.opening import is_shared, open_trusted, redacted, sqlite_path
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
 from asched.planning.errors import PlanningError
 from asched.planning.workloads import JournalPeriod
+from asched.proof.keys import JournalKeys, trusted_keys
 
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,7 +54,7 @@ class History(NamedTuple):
         """
 
         async def opened() -> T:
-            async with open_journal(self.url, read_only=True) as journal:
+            async with open_trusted(self.url, JournalKeys(None, trusted_keys())) as journal:
                 return await ask(journal)
 
         with ThreadPoolExecutor(1) as thread:

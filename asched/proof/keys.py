@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Functions import cryptography: most processes open journals without keys, and it takes 60 ms.
 
+TRUSTED_KEY_ENV: Final = "ASCHED_TRUSTED_KEY"
+"""Names files of public keys, one of which must have signed each journal that is read."""
 _KEY_FILE_LIMIT_BYTES: Final = 64 * 1024
 
 
@@ -136,6 +138,12 @@ class JournalKeys(NamedTuple):
 
 
 NO_KEYS = JournalKeys()
+
+
+def trusted_keys() -> tuple[PublicKey, ...]:
+    """The keys that the environment names. Raises KeyFileError."""
+    named = os.environ.get(TRUSTED_KEY_ENV, "").split(os.pathsep)
+    return tuple(PublicKey.load(Path(name)) for name in named if name)
 
 
 def expanded(path: str) -> Path:

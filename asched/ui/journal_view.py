@@ -30,7 +30,7 @@ from asched.journal.errors import (
     JournalUrlError,
     RecordError,
 )
-from asched.journal.opening import journal_file, open_journal, redacted
+from asched.journal.opening import journal_file, open_journal, open_trusted, redacted
 from asched.proof.keys import NO_KEYS, JournalKeys
 from asched.ui.errors import BusyError, FollowError, StartingError
 from asched.ui.follower import FollowerSettings
@@ -131,7 +131,7 @@ class JournalView:
         while not self._stopping.is_set():
             try:
                 url, _, keys = self._opened
-                async with open_journal(url, read_only=True, keys=keys) as store:
+                async with open_trusted(url, keys) as store:
                     reader = JournalReader(
                         store, self._settings, self._opened, self._report_progress
                     )

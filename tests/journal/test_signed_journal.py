@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 import structlog
 from sqlalchemy import text
@@ -38,7 +39,7 @@ from asched.journal.store import JournalStore
 from asched.journal.verification import verify_journal
 from asched.kube.timing import SystemClock
 from asched.proof.heads import SignedHead
-from asched.proof.keys import JournalKeys, SigningKey
+from asched.proof.keys import NO_KEYS, JournalKeys, SigningKey
 from asched.proof.statements import Position, next_statement
 from asched.state.records import EngineStarted
 from tests.audit.recording import REGISTRY
@@ -627,3 +628,31 @@ async def test_last_head_before_a_pause_is_anchored(tmp_path: Path) -> None:
                         await anchor.asked.wait()
             tasks.cancel_scope.cancel()
     assert clock.now_s >= 60
+
+
+@pytest.mark.parametrize("command", ["stats", "gate", "history"])
+@pytest.mark.parametrize("signs", [True, False])
+async def test_reading_commands_trust_only_the_named_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, signs: bool
+) -> None:
+    url = str(tmp_path / "journal.db")
+    async with open_journal(url, keys=KEYS if signs else NO_KEYS) as store:
+        if signs:
+            await introduce_key(store, KEY, 1)
+        await fill(store, 2, 16)
+    OTHER.save(tmp_path / "other")
+    config = tmp_path / "candidate.yaml"
+    config.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    )
+    arguments = {
+        "stats": ["journal", "stats"],
+        "gate": ["gate", "--candidate", str(config)],
+        "history": ["history", "web"],
+    }
+    monkeypatch.setenv("ASCHED_TRUSTED_KEY", str(tmp_path / "other.pub"))
+    given = [*arguments[command], "--journal", url]
+    ran = await anyio.to_thread.run_sync(CliRunner().invoke, app, given)
+    found = f"signed by key {KEY.id}, not by key {OTHER.id}" if signs else "not signed"
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert ran.stderr == f"asched: the journal is {found} (ASCHED_TRUSTED_KEY)\n"
