@@ -106,8 +106,10 @@ class _CopiedPod(PodInfo):
 
     @property
     def labels(self) -> dict[str, str]:
-        known = self._label_set
-        return self.pod.metadata.labels if known is None else self._template.pod.metadata.labels
+        template = self._template
+        # Label sets are interned. Without one, the labels may differ from the template's.
+        same = self._label_set is template.labels
+        return template.pod.metadata.labels if same else self.pod.metadata.labels
 
 
 class Templates:
