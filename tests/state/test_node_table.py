@@ -310,6 +310,17 @@ def test_new_node_takes_lowest_free_row() -> None:
         table.node(3)
 
 
+def test_new_node_changes_the_stamps_of_all_rows_if_there_are_images() -> None:
+    table = NodeTable()
+    table.set_node(a_node("n0", images={"app:v1": 5}))
+    table.set_node(a_node("n1"))
+    before = table.stamps.copy()
+    table.set_node(a_node("n2"))
+    fork = table.fork()
+    assert (table.stamps[:2] > before).all()
+    assert fork.stamps.tolist() == table.stamps.tolist()
+
+
 def test_changed_images_change_the_layout() -> None:
     table = NodeTable()
     table.set_node(a_node("n0"))
