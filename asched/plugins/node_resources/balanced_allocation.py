@@ -160,7 +160,7 @@ class _BalanceWithoutPod:
             return False
         if len(stamps) != len(self.stamps):
             return False
-        rows = np.flatnonzero(stamps != self.stamps).tolist()
+        rows = (stamps != self.stamps).nonzero()[0].tolist()
         if len(rows) > _FEW_ROWS:
             return False
         for row in rows:
