@@ -40,9 +40,10 @@ test: $(STAMP)  ## run everything that CI runs: style, types, import contracts, 
 
 checks: lint types contracts audit
 
-test-plugins: $(STAMP)
-	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
-	@$(BIN)/python -m pytest -c plugins/asched-optimal/pyproject.toml plugins/asched-optimal/tests
+test-plugins: test-asched-gpu test-asched-optimal
+
+test-asched-%: $(STAMP)
+	@$(BIN)/python -m pytest -c plugins/asched-$*/pyproject.toml plugins/asched-$*/tests
 
 # The first collection stores the compiled tests, so that not every worker compiles all of them.
 $(COLLECTED): $(STAMP)

@@ -34,7 +34,7 @@ from asched.kube.event_bodies import (
 from asched.kube.event_limits import Deferral, FairQueue, ObjectLimit
 from asched.kube.group_writer import GroupRef
 from asched.kube.pod_writer import PodTarget
-from asched.kube.timing import RetryPolicy
+from asched.kube.timing import RetryPolicy, StoppableSleep
 from asched.kube.transport import JSON, ApiRequest
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -133,6 +133,7 @@ class EventRecorder:
         self._wake = anyio.Event()
         """Set when the queue grows, and when the recorder is closed."""
         self._gather_lock = anyio.Lock()
+        self._gathering = StoppableSleep(client.clock)
         self._in_flight = 0
         """Events taken from the queue and not yet sent or failed."""
         self._no_pipelining_until_s = 0.0
@@ -275,6 +276,7 @@ class EventRecorder:
         self._series.clear()
         self._closed = True
         self._wake.set()
+        self._gathering.end()
         with anyio.move_on_after(deadline_s):
             await self._sent_all.wait()
         if self._queue or self._in_flight:
@@ -315,9 +317,9 @@ class EventRecorder:
             self._wake = anyio.Event()
             await self._wake.wait()
         if len(self._queue) < limit and not self._closed:
-            await self._client.clock.sleep(self._settings.gather_s)
+            await self._gathering.pause(self._settings.gather_s)
         while self._yields():
-            await self._client.clock.sleep(self._settings.gather_s)
+            await self._gathering.pause(self._settings.gather_s)
         taken = [self._queue.take() for _ in range(min(limit, len(self._queue)))]
         self._in_flight += len(taken)
         for occurrence in taken:

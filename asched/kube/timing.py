@@ -58,6 +58,33 @@ class SystemClock(Clock):
         await anyio.sleep(delay_s)
 
 
+class StoppableSleep:
+    """Delays that a stopping daemon ends."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._scopes: set[anyio.CancelScope] = set()
+        self._stopped = False
+
+    async def pause(self, delay_s: float) -> bool:
+        """Sleep ``delay_s``. Returns False if the daemon stops."""
+        if self._stopped:
+            return False
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                await self._clock.sleep(delay_s)
+            finally:
+                self._scopes.discard(scope)
+        return not scope.cancelled_caught
+
+    def end(self) -> None:
+        """End the current and all later delays."""
+        self._stopped = True
+        for scope in tuple(self._scopes):
+            scope.cancel()
+
+
 class RetryPolicy(msgspec.Struct, frozen=True):
     """Number of attempts and the exponential backoff between them."""
 

@@ -7,14 +7,13 @@ from random import Random
 
 import msgspec
 
-from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.daemon.effects.reconciler import BindHealth, BindingIO, BindReconciler
 from asched.framework.pod_info import PodInfo
 from asched.kube.claim_writer import ClaimWriter
 from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.errors import NoResponseError
 from asched.kube.pod_writer import PodWriter
-from asched.kube.timing import Backoff, RetryPolicy
+from asched.kube.timing import Backoff, RetryPolicy, StoppableSleep
 from asched.kube.transport import (
     ApiRequest,
     Credentials,

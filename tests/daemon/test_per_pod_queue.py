@@ -10,10 +10,10 @@ import anyio.lowlevel
 import pytest
 
 from asched.core.inputs import Listed, Upserted
-from asched.daemon.effects.per_pod_queue import REVIEW_INTERVAL, Job, PerPodQueue, StoppableSleep
+from asched.daemon.effects.per_pod_queue import REVIEW_INTERVAL, Job, PerPodQueue
 from asched.daemon.engine.inbox import MAX_DEFERRED_CHANGES, Inbox
 from asched.framework.status import Code
-from asched.kube.timing import SystemClock
+from asched.kube.timing import StoppableSleep, SystemClock
 from asched.model.resources import Resource
 from asched.state.records import BindFailed, Bound, LeadershipGained
 from tests.kube.harness import BEGIN

@@ -201,6 +201,21 @@ async def test_full_queue_drops_oldest_and_logs_once() -> None:
             await recorder.run()
 
 
+async def test_stop_does_not_wait_for_more_events() -> None:
+    async with virtual_clock() as clock, anyio.create_task_group() as tasks:
+        transport = ScriptTransport(lambda asked: Answer(201), clock)
+        settings = EventRecorderSettings()
+        recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
+        tasks.start_soon(recorder.run)
+        recorder.scheduled(pods(1)[0], "n")
+        await clock.sleep(settings.gather_s / 2)
+        assert recorder.counts.sent == 0
+        begun_s = clock.now_s
+        await recorder.stop(deadline_s=TIMEOUT_S)
+        assert recorder.counts.sent == 1
+        assert clock.now_s == begun_s
+
+
 async def test_stop_respects_deadline() -> None:
     with capture_logs() as logs:
         async with (

@@ -14,7 +14,6 @@ from asched.daemon.effects.per_pod_queue import (
     EffectContext,
     EffectServices,
     PerPodQueue,
-    StoppableSleep,
 )
 from asched.daemon.effects.status import PodGroupStatusHandler, PodStatusHandler, pod_ref
 from asched.daemon.engine.inbox import Inbox
@@ -24,6 +23,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import REJECTIONS
 from asched.kube.extenders import HttpExtender
 from asched.kube.pod_writer import PodTarget, PodWriter, Reason
+from asched.kube.timing import StoppableSleep
 from asched.kube.write_outcomes import WriteSucceeded
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
 from asched.state.cluster import ClusterState, PodEntry

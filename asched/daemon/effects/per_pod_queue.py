@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-import anyio
 from anyio.abc import TaskGroup
 
 from asched.core.inputs import Outcome
@@ -21,7 +20,7 @@ from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.kube.client import ApiClient
 from asched.kube.events import EventRecorder
 from asched.kube.extenders import HttpExtender
-from asched.kube.timing import Backoff, Clock
+from asched.kube.timing import Backoff, Clock, StoppableSleep
 from asched.state.cluster import ClusterState
 
 Job = Callable[[], Awaitable[None]]
@@ -119,34 +118,6 @@ class PerPodQueue:
 def _wake(worker: asyncio.Future[None]) -> None:
     if not worker.done():  # its task may have been cancelled
         worker.set_result(None)
-
-
-class StoppableSleep:
-    """Delays between retries. A stopping daemon ends all of them: the next start resumes from the
-    journal what was not completed."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._scopes: set[anyio.CancelScope] = set()
-        self._stopped = False
-
-    async def pause(self, delay_s: float) -> bool:
-        """Sleep ``delay_s``. Returns False if the daemon stops: do not retry."""
-        if self._stopped:
-            return False
-        with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                await self._clock.sleep(delay_s)
-            finally:
-                self._scopes.discard(scope)
-        return not scope.cancelled_caught
-
-    def end(self) -> None:
-        """End the current and all later delays."""
-        self._stopped = True
-        for scope in tuple(self._scopes):
-            scope.cancel()
 
 
 class EffectServices(NamedTuple):

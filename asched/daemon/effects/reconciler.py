@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from asched.daemon.effects.per_pod_queue import EffectContext, StoppableSleep
+from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.journal.errors import TRANSIENT_ERRORS, JournalError
 from asched.kube.claim_writer import ClaimWriter
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.pod_writer import PodTarget, PodWriter
-from asched.kube.timing import Backoff, Clock
+from asched.kube.timing import Backoff, Clock, StoppableSleep
 from asched.kube.volume_writer import VolumeWriter
 from asched.kube.write_outcomes import (
     BindOutcome,
