@@ -1,4 +1,4 @@
-"""Decodes JSON of any depth, by removing what is nested too deeply.
+"""Decodes JSON of any depth, by removing what is nested too deeply; limits values of any form.
 
 The decoder recurses and ends with RecursionError at a depth that the interpreter's stack
 determines. The API server accepts objects that are nested deeper, in fields that scheduling does
@@ -8,7 +8,8 @@ not read: ``metadata.managedFields``, arguments of custom resources.
 from __future__ import annotations
 
 import re
-from typing import Final, TypeVar
+import sys
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -41,6 +42,25 @@ def decode_any_depth(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw)
         raise msgspec.DecodeError("nested too deeply") from None
     except UnicodeDecodeError as error:
         raise _not_utf8(error) from None
+
+
+_INTEGERS: Final = range(-(2**63), 2**64)
+"""What checkpoints can hold."""
+
+
+def limited_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """A decoded value that can be encoded everywhere: without containers below ``depth`` of them,
+    and with floats in place of larger integers, as Go reads them."""
+    if isinstance(value, dict | list) and not depth:
+        return None
+    if isinstance(value, dict):
+        return {name: limited_json(each, depth - 1) for name, each in value.items()}
+    if isinstance(value, list):
+        return [limited_json(each, depth - 1) for each in value]
+    if type(value) is int and value not in _INTEGERS:
+        largest = sys.float_info.max
+        return float(max(-int(largest), min(value, int(largest))))
+    return value
 
 
 def _not_utf8(error: UnicodeDecodeError) -> msgspec.DecodeError:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from asched.model.meta import ApiStruct, Int64, Object, Timestamp
+from asched.model.nesting import limited_json
 from asched.model.quantity import QuantityText
 from asched.model.selectors import NodeSelector
 
@@ -94,6 +96,9 @@ class OpaqueDeviceConfiguration(ApiStruct):
 
     driver: str = ""
     parameters: Any = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "parameters", limited_json(self.parameters))
 
 
 class DeviceClaimConfiguration(ApiStruct):
@@ -191,6 +196,10 @@ class AllocatedDeviceStatus(ApiStruct):
     data: Any = None
     network_data: Any = None
     """Not interpreted, but every change may let a pod be scheduled."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "data", limited_json(self.data))
+        force_setattr(self, "network_data", limited_json(self.network_data))
 
 
 class ResourceClaimStatus(ApiStruct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.model.nesting import decode_any_depth, prune_nesting
+from asched.model.nesting import MAX_DEPTH, decode_any_depth, prune_nesting
+from asched.model.resource_claims import ResourceClaim
+from asched.model.resources import Resource, decode
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(),
@@ -53,3 +56,42 @@ def test_any_bytes_decode_or_raise_decode_error(raw: bytes) -> None:
     prune_nesting(raw, 1)
     with suppress(msgspec.DecodeError):
         decode_any_depth(ANY, raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("123456789012345678901234567890", 1.2345678901234568e29),
+        ("18446744073709551615", 2**64 - 1),
+        ("-9223372036854775809", -9223372036854775808.0),
+        ("9" * 400, sys.float_info.max),
+    ],
+)
+def test_opaque_integers_of_any_size_can_be_stored(text: str, value: float) -> None:
+    """The API server accepts them in parameters of drivers."""
+    claim = _claim_with_parameters(f'{{"a": [{text}]}}')
+    assert _parameters_of(claim) == {"a": [value]}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(claim), type=ResourceClaim) == claim
+
+
+def test_opaque_values_have_a_limited_depth() -> None:
+    kept = _parameters_of(_claim_with_parameters('{"a":' * 300 + "1" + "}" * 300))
+    for _ in range(MAX_DEPTH):
+        kept = kept["a"]
+    assert kept is None
+
+
+def _claim_with_parameters(parameters: str) -> ResourceClaim:
+    config = f'{{"opaque": {{"driver": "d", "parameters": {parameters}}}}}'
+    spec = f'{{"devices": {{"config": [{config}]}}}}'
+    claim = decode(
+        Resource.RESOURCE_CLAIMS, f'{{"metadata": {{"name": "c"}}, "spec": {spec}}}'.encode()
+    )
+    assert isinstance(claim, ResourceClaim)
+    return claim
+
+
+def _parameters_of(claim: ResourceClaim) -> Any:
+    (config,) = claim.spec.devices.config
+    assert config.opaque is not None
+    return config.opaque.parameters
