@@ -89,16 +89,20 @@ def objects_of(documents: Iterable[Document], name: str) -> tuple[ManifestObject
         for line, problem in document.located(document.problems):
             raise ManifestError(f"{name}:{line}: {problem}")
         found += _checked(document.value, ManifestObject({}, name, document))
+    return _counted(found, name)
+
+
+def object_of(value: Any, name: str) -> tuple[ManifestObject, ...]:
+    """The object, or the items of the list, in decoded JSON. Raises :class:`ManifestError`."""
+    return _counted([*_checked(value, ManifestObject({}, name))], name)
+
+
+def _counted(found: list[ManifestObject], name: str) -> tuple[ManifestObject, ...]:
     if not found:
         raise ManifestError(f"{name}: no object; expected a Pod or a workload that creates pods")
     if len(found) > MAX_OBJECTS:
         raise ManifestError(f"{name}: {len(found)} objects; at most {MAX_OBJECTS} are read")
     return tuple(found)
-
-
-def object_of(value: Any, name: str) -> tuple[ManifestObject, ...]:
-    """The object, or the items of the list, in decoded JSON. Raises :class:`ManifestError`."""
-    return tuple(_checked(value, ManifestObject({}, name)))
 
 
 def _checked(value: Any, place: ManifestObject) -> Iterator[ManifestObject]:

@@ -34,6 +34,7 @@ from asched.model.resources import (
 )
 from asched.simulator.pods import api_time
 from asched.simulator.scenario import (
+    LONGEST,
     Arrival,
     Lifetime,
     NodeGroup,
@@ -52,9 +53,9 @@ from asched.simulator.trace import (
     WorkloadTrace,
 )
 
-MAX_RUN_NS: Final = 100 * 365 * 86_400 * NS_PER_S
-"""A century. Longer draws are capped, which keeps times within 64 bits."""
 _US: Final = timedelta(microseconds=1)
+MAX_RUN_NS: Final = LONGEST // _US * 1000
+"""Longer draws are capped."""
 
 
 def expand(scenario: Scenario, scheduler_name: str = DEFAULT_SCHEDULER_NAME) -> WorkloadTrace:
@@ -70,6 +71,10 @@ CLAIMS: Final = "resourceclaims.resource.k8s.io"
 
 class _RejectedError(Exception):
     """A rejected object; the problem is recorded."""
+
+
+class _TooLateError(Exception):
+    """A pod arrives after the longest simulation."""
 
 
 class _Expansion:
@@ -95,7 +100,12 @@ class _Expansion:
             except _RejectedError:
                 continue
             self._check_claims(template, ("pods", index, "template", "spec", "resourceClaims"))
-            self._created.setdefault(pods.name, []).extend(self._pod_events(pods, template))
+            created = self._created.setdefault(pods.name, [])
+            try:
+                created.extend(self._pod_events(pods, template))
+            except _TooLateError:
+                text = "expected that the last pod arrives within 100 years"
+                self._problems.append(Problem(("pods", index, "arrival"), text))
         if self._problems:
             raise ScenarioError(self._problems)
         events += [created for group in self._created.values() for created in group]
@@ -264,6 +274,8 @@ class _Expansion:
         times = _arrivals(group.arrival, group.count, random)
         for index, after_ns in enumerate(times):
             name, at_ns = f"{group.name}-{index}", self._begin_ns + after_ns
+            if after_ns > MAX_RUN_NS:
+                raise _TooLateError
             metadata = msgspec.structs.replace(
                 template.metadata,
                 name=name,

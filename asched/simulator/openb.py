@@ -31,6 +31,7 @@ MILLI: Final = 1000
 PODS_PER_NODE: Final = "256"
 """Not in the trace; more than any of its nodes ran."""
 
+_LONGEST_S: Final = 100 * 365 * 86_400
 BEGIN_NS: Final = int(datetime(2023, 1, 1, tzinfo=UTC).timestamp()) * NS_PER_S
 """Start of the trace, which counts seconds from an unknown time."""
 
@@ -116,7 +117,13 @@ class _Row(NamedTuple):
 
     def seconds(self, column: str) -> int | None:
         """A time of the trace in nanoseconds; None without the column."""
-        return BEGIN_NS + self.number(column) * NS_PER_S if column in self.cells else None
+        if column not in self.cells:
+            return None
+        seconds = self.number(column)
+        if seconds > _LONGEST_S:
+            wanted = f"expected at most {_LONGEST_S} seconds, 100 years"
+            raise TraceError(f"{self.place}: {column}: {wanted}, got {seconds}")
+        return BEGIN_NS + seconds * NS_PER_S
 
 
 def _rows(table: Table, columns: tuple[str, ...], key: str) -> Iterator[_Row]:

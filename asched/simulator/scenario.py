@@ -19,6 +19,10 @@ API_VERSION: Final = "asched.dev/v1"
 KIND: Final = "Scenario"
 DEFAULT_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 MAX_PODS: Final = 1_000_000
+_EARLIEST_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_START: Final = datetime(2100, 1, 1, tzinfo=UTC)
+LONGEST: Final = timedelta(days=36_500)
+"""A century, which keeps times within 64 bits."""
 _ZERO: Final = timedelta()
 
 NodeCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -35,9 +39,12 @@ class ScenarioError(ValueError):
 
 
 def _check_positive(field: str, duration: timedelta | None, *, zero: bool = False) -> None:
-    if duration is None or duration > _ZERO or (zero and duration == _ZERO):
+    if duration is None:
         return
-    raise ValueError(f"{field}: expected {'no less' if zero else 'more'} than 0s")
+    if duration < _ZERO or (duration == _ZERO and not zero):
+        raise ValueError(f"{field}: expected {'no less' if zero else 'more'} than 0s")
+    if duration > LONGEST:
+        raise ValueError(f"{field}: expected no more than 876000h, which are 100 years")
 
 
 class NodeTaint(Section, frozen=True):
@@ -183,6 +190,8 @@ class Scenario(Section, frozen=True):
             )
         if self.start.tzinfo is None:
             raise ValueError("start: expected a time with its offset, such as 2026-01-31T12:00:00Z")
+        if not _EARLIEST_START <= self.start < _LATEST_START:
+            raise ValueError("start: expected a time from 1970 to 2099")
         _check_positive("duration", self.duration)
         if sum(group.count for group in self.pods) > MAX_PODS:
             raise ValueError(f"pods: more than {MAX_PODS} in all")

@@ -168,6 +168,11 @@ async def test_fit_is_that_of_the_command(journal: Path, tmp_path: Path) -> None
         ("history", {"node": "absent"}, "node absent is not in the journal"),
         ("history", {"pod": "web", "since": "1h", "until": "2h"}, "until is before since"),
         ("fit", {"manifest": {"kind": "Job"}}, "manifest: expected a Kubernetes object"),
+        (
+            "fit",
+            {"manifest": {"apiVersion": "v1", "kind": "List", "items": []}},
+            "manifest: no object; expected a Pod or a workload that creates pods",
+        ),
         ("what_if", {}, "nothing to compare with"),
         ("what_if", {"plugins": "Nonsense=1"}, "Nonsense"),
         ("what_if", {"configuration": "kind: [}"}, "configuration:1: not valid YAML"),

@@ -146,6 +146,11 @@ def _before_two(pods: dict[str, PodRun]) -> list[str]:
         ),
         (
             NODES,
+            PODS.replace("5,1000,5", "5,9999999999,5"),
+            "pods.csv:3: deletion_time: expected at most 3153600000 seconds, 100 years, got 9999",
+        ),
+        (
+            NODES,
             PODS.replace("5,1000,5", "5,4,5"),
             "pods.csv:3: deletion_time: expected creation_time or later",
         ),

@@ -217,6 +217,16 @@ _CONTAINER = ("pods", 0, "template", "spec", "containers", 0)
         (_set("kind", to="Scenari"), "expected apiVersion asched.dev/v1 and kind Scenario, got "),
         (_set("start", to="2026-01-01"), "start: Invalid RFC3339 encoded datetime"),
         (_set("duration", to="0s"), "duration: expected more than 0s"),
+        (_set("start", to="1900-01-01T00:00:00Z"), "start: expected a time from 1970 to 2099"),
+        (_set("start", to="9999-12-31T00:00:00Z"), "start: expected a time from 1970 to 2099"),
+        (
+            _set("pods", 0, "arrival", to={"after": "2000000h"}),
+            "pods[0].arrival: after: expected no more than 876000h, which are 100 years",
+        ),
+        (
+            _set("pods", 0, to=group("a") | {"count": 3, "arrival": {"every": "800000h"}}),
+            "pods[0].arrival: expected that the last pod arrives within 100 years",
+        ),
         (_set("node", to=[]), "node: unknown field; did you mean nodes?"),
         (_set("nodes", 0, "count", to=0), "nodes[0].count: must be at least 1, got 0"),
         (_set("nodes", 0, "joins", to="-1s"), "nodes[0]: joins: expected no less than 0s"),
