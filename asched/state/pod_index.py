@@ -31,6 +31,8 @@ Change = tuple[int, PodInfo, int]
 
 _MAX_COUNTED = 1 << 23
 """Rows of all cached queries together: 64 MiB."""
+_ROWS_OF_QUERY = 256
+"""A query without its rows takes as much memory as this many rows, also in a small cluster."""
 _AT_ONCE = 1024
 """With more changes than this, counting from columns is cheaper."""
 _FOLLOWED = KEPT_PODS // 2
@@ -105,7 +107,9 @@ class PodIndex:
         counts = self._counts.get(query)
         if counts is None:
             counts = self._counts[query] = _Matches(query)
-            if len(self._counts) * max(1, self._table.size) > _MAX_COUNTED:
+            # Many at once after nodes were added.
+            most = max(1, _MAX_COUNTED // (_ROWS_OF_QUERY + self._table.size))
+            while len(self._counts) > most:
                 self._counts.popitem(last=False)
         else:
             self._counts.move_to_end(query)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, deque
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import msgspec
@@ -14,6 +15,7 @@ from asched.cycle.decide import Decider
 from asched.cycle.shape_cache import ApplicabilityCache
 from asched.framework.caching import ChangeLog
 from asched.framework.pod_info import PodInfo
+from asched.framework.pod_queries import PodQuery, Selector
 from asched.model.meta import ObjectMeta
 from asched.model.pod import (
     DEFAULT_SCHEDULER_NAME,
@@ -30,6 +32,9 @@ from asched.model.selectors import LabelSelector
 from asched.model.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec
 from asched.plugins.default_preemption import budgets as budgets_module
 from asched.plugins.default_preemption.budgets import Budgets
+from asched.plugins.inter_pod_affinity import states as affinity_states
+from asched.plugins.inter_pod_affinity.states import AffinityState
+from asched.state import pod_index
 from asched.state import records as r
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_object
@@ -41,6 +46,7 @@ _NODES = 12
 _APPS = 5
 _KEPT = 20
 """Concurrent rollouts."""
+_OWN_TERMS = 20
 _ROUND = 1024
 """A multiple of the cache limits: after whole rounds, caches hold as much as before."""
 _SETTLED = 256
@@ -54,7 +60,8 @@ _NO_PART_OF_IT = (type, ModuleType, FunctionType, BuiltinFunctionType, ChangeLog
 class Rollouts:
     """A cluster in which each pod has a new template and is deleted after later ones exist."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_pod: Callable[[int], Pod]) -> None:
+        self._make_pod = make_pod
         self.fold: Fold = default_fold()
         self.decider = Decider(self.fold.state)
         self._here: deque[Pod] = deque()
@@ -64,7 +71,7 @@ class Rollouts:
 
     def go_on(self, rollouts: int) -> None:
         for number in range(self._done, self._done + rollouts):
-            pod = _pod(number)
+            pod = self._make_pod(number)
             self._observe(pod)
             for decision in iter(self.decider.next, ()):
                 for record in decision:
@@ -130,12 +137,49 @@ def _pod(number: int) -> Pod:
 
 
 def test_deleted_templates_leave_nothing_behind() -> None:
-    cluster = Rollouts()
+    cluster = Rollouts(_pod)
     cluster.go_on(_ROUND + _SETTLED)
     before = cluster.held_bytes()
     cluster.go_on(_ROUND)
     after = cluster.held_bytes()
     assert after.total() < before.total() * (1 + _SLACK), (after - before).most_common(5)
+
+
+def _pod_with_own_terms(number: int) -> Pod:
+    """A pod with terms that no other pod has, each with a column of its own."""
+    own = LabelSelector(match_labels={"app": f"app-{number}"})
+    terms = tuple(
+        PodAffinityTerm(label_selector=own, topology_key=f"key-{index}")
+        for index in range(_OWN_TERMS)
+    )
+    pod = a_pod(f"pod-{number}")
+    affinity = Affinity(pod_anti_affinity=PodAffinity(required=terms))
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=affinity))
+
+
+def test_affinity_states_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state has a column for each term, so few states of many terms are kept."""
+    kept = 10
+    size_bytes = (1 + _OWN_TERMS) * affinity_states.STATE_BYTES
+    monkeypatch.setattr(affinity_states, "CACHE_BYTES", (kept + 1) * size_bytes)
+    cluster = Rollouts(_pod_with_own_terms)
+    cluster.go_on(3 * kept)
+    states = [p for p in _parts_of(cluster.decider) if isinstance(p, AffinityState)]
+    assert len(states) == kept
+
+
+@pytest.mark.parametrize("nodes", [1, 12, 300])
+def test_queries_are_limited_in_bytes(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_bytes = 1 << 20
+    monkeypatch.setattr(pod_index, "_MAX_COUNTED", limit_bytes // 8)
+    fold = default_fold()
+    for number in range(nodes):
+        fold.apply(r.ObjectObserved(a_node(f"n{number}")))
+    before = sum(map(sys.getsizeof, _parts_of(fold)))
+    for number in range(2000):
+        selector = Selector(LabelSelector(match_labels={"app": f"app-{number}"}))
+        fold.state.count_pods(PodQuery((selector,), frozenset({"default"})))
+    assert sum(map(sys.getsizeof, _parts_of(fold))) - before < limit_bytes
 
 
 def test_templates_with_same_plugins_share_applicable_plugins() -> None:
