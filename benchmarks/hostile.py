@@ -155,7 +155,7 @@ class Loop:
                 number = int(bound.key.rpartition("-")[2])
                 self.observe(Resource.PODS, _innocent(number, nodeName=bound.node))
             elif (entry := self._core.state.pods.get(bound.key)) is not None:
-                # Nobody keeps the bytes of a hostile pod.
+                # The bytes of a hostile pod are not kept.
                 pod = entry.info.pod
                 spec = msgspec.structs.replace(pod.spec, node_name=bound.node)
                 shown = msgspec.structs.replace(pod, spec=spec)

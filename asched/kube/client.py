@@ -288,15 +288,9 @@ class ApiClient:
         policy = options.retry or self._retry
         repeatable = method == "GET" if options.idempotent is None else options.idempotent
         backoff: Backoff | None = None
+        timeout_s, urgent, accept = options.timeout_s, options.urgent, options.accept
         request = ApiRequest(
-            method,
-            path,
-            params,
-            content_type,
-            body,
-            options.timeout_s,
-            urgent=options.urgent,
-            accept=options.accept,
+            method, path, params, content_type, body, timeout_s, urgent=urgent, accept=accept
         )
         for attempts_left in range(policy.attempts - 1, -1, -1):
             try:

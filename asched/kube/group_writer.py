@@ -8,7 +8,11 @@ import msgspec
 
 from asched.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
 from asched.kube.write_outcomes import ObjectGone, PatchOutcome, patch
-from asched.model.group_versions import SCHEDULED, scheduled_condition
+from asched.model.group_versions import (
+    SCHEDULED,
+    other_scheduled_conditions,
+    scheduled_condition,
+)
 from asched.model.groups import CompositePodGroup, PodGroup
 from asched.model.resources import GroupResource
 
@@ -100,8 +104,11 @@ class GroupWriter:
         written: Any = status
         if group.native:
             conditions = [_native_condition(group, each) for each in status.conditions]
-            removed = [{"$patch": "delete", "type": _written(group, t)} for t in status.removed]
-            written = {"conditions": conditions + removed}
+            removed = [_written(group, each) for each in status.removed]
+            if any(each.type == SCHEDULED for each in status.conditions):
+                removed += other_scheduled_conditions(*_kind_and_version(group))
+            deletions = [{"$patch": "delete", "type": each} for each in removed]
+            written = {"conditions": conditions + deletions}
         body = _encode({"metadata": {"uid": group.uid}, "status": written})
         form = STRATEGIC_MERGE_PATCH if group.native else MERGE_PATCH
         outcome = await self._patch(f"{group.path}/status", body, form)
@@ -117,8 +124,11 @@ def _written(group: GroupRef, condition_type: str) -> str:
     """The name of the condition in the served version."""
     if condition_type != SCHEDULED:
         return condition_type
-    kind, version = group.resource.type.__name__, group.api_version.rpartition("/")[2]
-    return scheduled_condition(kind, version)
+    return scheduled_condition(*_kind_and_version(group))
+
+
+def _kind_and_version(group: GroupRef) -> tuple[str, str]:
+    return group.resource.type.__name__, group.api_version.rpartition("/")[2]
 
 
 def _native_condition(group: GroupRef, condition: PodGroupConditionPatch) -> dict[str, str]:

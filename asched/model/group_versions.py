@@ -59,6 +59,13 @@ def scheduled_condition(kind: str, version: str) -> str:
     return SCHEDULED if version == "v1alpha2" else INITIALLY_SCHEDULED
 
 
+def other_scheduled_conditions(kind: str, version: str) -> tuple[str, ...]:
+    """Its names in other versions. An upgrade of the API server does not rename it."""
+    if kind == CompositePodGroup.__name__:
+        return ()
+    return (INITIALLY_SCHEDULED if version == "v1alpha2" else SCHEDULED,)
+
+
 class _Present(ApiStruct):
     """The chosen member of a union, without fields."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Functions import cryptography: most processes open journals without keys, and it takes 60 ms.
 
 TRUSTED_KEY_ENV: Final = "ASCHED_TRUSTED_KEY"
-"""Names files of public keys, one of which must have signed each journal that is read."""
+"""Names files of public keys. One of them must have signed each journal that is read."""
 _KEY_FILE_LIMIT_BYTES: Final = 64 * 1024
 
 

@@ -44,7 +44,7 @@ def _check_positive(field: str, duration: timedelta | None, *, zero: bool = Fals
     if duration < _ZERO or (duration == _ZERO and not zero):
         raise ValueError(f"{field}: expected {'no less' if zero else 'more'} than 0s")
     if duration > LONGEST:
-        raise ValueError(f"{field}: expected no more than 876000h, which are 100 years")
+        raise ValueError(f"{field}: expected at most 876000h, which are 100 years")
 
 
 class NodeTaint(Section, frozen=True):

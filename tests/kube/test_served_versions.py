@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from asched.kube.decoding import MalformedResponseError
@@ -90,26 +91,30 @@ async def test_resource_with_one_version_is_not_looked_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "version", "name"),
+    ("kind", "version", "name", "other"),
     [
-        ("PodGroup", "v1alpha2", "PodGroupScheduled"),
-        ("PodGroup", "v1alpha3", "PodGroupInitiallyScheduled"),
-        ("PodGroup", "v1beta1", "PodGroupInitiallyScheduled"),
-        ("CompositePodGroup", "v1alpha3", "CompositePodGroupInitiallyScheduled"),
+        ("PodGroup", "v1alpha2", "PodGroupScheduled", ["PodGroupInitiallyScheduled"]),
+        ("PodGroup", "v1alpha3", "PodGroupInitiallyScheduled", ["PodGroupScheduled"]),
+        ("PodGroup", "v1beta1", "PodGroupInitiallyScheduled", ["PodGroupScheduled"]),
+        ("CompositePodGroup", "v1alpha3", "CompositePodGroupInitiallyScheduled", []),
     ],
 )
-async def test_condition_has_the_name_of_its_version(kind: str, version: str, name: str) -> None:
+async def test_condition_has_the_name_of_its_version(
+    kind: str, version: str, name: str, other: list[str]
+) -> None:
     def script(_asked: Asked) -> Answer:
         return Answer(body=b"{}")
 
     async with ScriptedServer(script).run() as server, client_for(server.url, ManualClock()) as c:
         ref = GroupRef.of(kind, "ns/g", "u", f"scheduling.k8s.io/{version}")
-        conditions = (
+        written = (
             PodGroupConditionPatch(type="DisruptionTarget", status="True"),
             PodGroupConditionPatch(type="PodGroupScheduled", status="True"),
         )
-        await GroupWriter(c).write_status(ref, GroupStatus(conditions))
+        await GroupWriter(c).write_status(ref, GroupStatus(written))
         (asked,) = server.asked
     assert asked.path == f"{ROOT}/{version}/namespaces/ns/{kind.lower()}s/g/status"
-    assert f'"type":"{name}"'.encode() in asked.body
-    assert b'"type":"DisruptionTarget"' in asked.body
+    conditions = msgspec.json.decode(asked.body)["status"]["conditions"]
+    assert [one["type"] for one in conditions if "status" in one] == ["DisruptionTarget", name]
+    # That of an earlier version would stay, because conditions are merged by type.
+    assert [one["type"] for one in conditions if one.get("$patch") == "delete"] == other

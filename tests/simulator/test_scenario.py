@@ -221,7 +221,7 @@ _CONTAINER = ("pods", 0, "template", "spec", "containers", 0)
         (_set("start", to="9999-12-31T00:00:00Z"), "start: expected a time from 1970 to 2099"),
         (
             _set("pods", 0, "arrival", to={"after": "2000000h"}),
-            "pods[0].arrival: after: expected no more than 876000h, which are 100 years",
+            "pods[0].arrival: after: expected at most 876000h, which are 100 years",
         ),
         (
             _set("pods", 0, to=group("a") | {"count": 3, "arrival": {"every": "800000h"}}),
