@@ -63,7 +63,7 @@ class ExternalCallHandler:
         self._cluster = context.cluster
         self._report = context.report
         self._extenders = [*context.services.extenders]
-        """A list of each configuration's own: its identity distinguishes calls of a previous one."""
+        """Each configuration has a list of its own: calls of a previous one have another."""
         self._tasks = context.services.tasks
         self._plugins = context.services.plugins
         self._errors: dict[int, str] = {}
