@@ -77,6 +77,14 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False):
     removed: tuple[str, ...] = ()
     """Types of conditions to remove; for groups of ``scheduling.k8s.io`` only."""
 
+    def with_times(self, time: str) -> GroupStatus:
+        """With a transition time in each condition."""
+        replace = msgspec.structs.replace
+        times = [each.last_transition_time or time for each in self.conditions]
+        timed = zip(self.conditions, times, strict=True)
+        conditions = tuple([replace(one, last_transition_time=at) for one, at in timed])
+        return replace(self, conditions=conditions)
+
 
 _RESOURCES = {
     resource.type.__name__: resource

@@ -110,6 +110,29 @@ async def test_status_that_is_due_at_an_upgrade_is_written(tmp_path: Path) -> No
         await check_replay(w)
 
 
+async def test_condition_of_an_earlier_version_is_replaced(tmp_path: Path) -> None:
+    """An upgrade keeps its name, and conditions are merged by name."""
+    zone = "topology.kubernetes.io/zone"
+    async with groups_of(tmp_path, V1_36, 0) as w:
+        w.add_node("a", cpu="1", **{zone: "a"})
+        metadata = {"name": "training", "annotations": {"asched.dev/required-topology": zone}}
+        policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+        w.cluster.create(GROUPS, {"metadata": metadata, "spec": policy})
+        add_workers(w, 2)
+        async with w.daemon(config()) as daemon:
+            await daemon.synced.wait()
+            await w.until(lambda: group_condition(w).get("status") == "False")
+            before = group_condition(w)
+            w.server.upgrade(V1_37)
+            w.add_node("b", cpu="1", **{zone: "b"})
+            await w.until(lambda: group_condition(w)["message"] != before["message"])
+        found = group_condition(w)
+        assert (before["type"], found["type"]) == (CONDITION[V1_36], CONDITION[V1_37])
+        assert (found["status"], found["reason"]) == (before["status"], before["reason"])
+        assert found["lastTransitionTime"]
+        await check_replay(w)
+
+
 async def test_group_with_unknown_value_waits_with_a_message(tmp_path: Path) -> None:
     """A later API server may know values that this scheduler does not."""
     async with groups_of(tmp_path, V1_37, 1) as w:

@@ -327,12 +327,19 @@ class PodGroupStatusHandler:
                 if isinstance(shown, NativeGroup)
                 else _custom_status(decision, decided_at)
             )
-            outcome = await self._writer.write_status(ref, status)
+            outcome = await self._write(ref, status, decided_at)
             if not _retryable(outcome) and not (ref.native and isinstance(outcome, ObjectGone)):
                 self._report(decision, outcome)
                 return
             if not await self._context.sleep.pause(backoff.next_s()):
                 return
+
+    async def _write(self, ref: GroupRef, status: GroupStatus, now: datetime) -> PatchOutcome:
+        outcome = await self._writer.write_status(ref, status)
+        if ref.native and isinstance(outcome, WriteRejected) and outcome.status == 422:
+            # A condition with another name than in an earlier version of the API has no time yet.
+            outcome = await self._writer.write_status(ref, status.with_times(rfc3339(now)))
+        return outcome
 
     def _is_current(self, decision: PodGroupStatusDecided) -> bool:
         write = self._writes.get((decision.kind, decision.group))
