@@ -210,7 +210,9 @@ def test_status_is_a_subresource() -> None:
     reference = {"schedulingPolicy": {"basic": {}}, "workloadRef": REFERENCE}
     for resource, spec in ((POD_GROUPS, {"schedulingPolicy": GANG}), (COMPOSITES, reference)):
         create(cluster, resource, **spec)
-        status = {"status": {"conditions": [{"type": "T", "status": "True"}]}}
+        condition = {"type": "T", "status": "True", "reason": "R"}
+        condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        status = {"status": {"conditions": [condition]}}
         patched = cluster.patch(resource, "x", status, namespace="default")
         assert patched["status"] == {}
         patched = cluster.patch(resource, "x", status, namespace="default", subresource="status")
