@@ -30,7 +30,7 @@ def freeze_gc() -> None:
 
     Only young objects are collected before: a million pods would stop the event loop for a second.
     """
-    gc.collect(1)
+    gc.collect(0)
     gc.freeze()
     gc.set_threshold(*_DAEMON_THRESHOLDS)
 
