@@ -66,8 +66,8 @@ class PodGroupConditionPatch(
 
 
 class GroupStatus(msgspec.Struct, frozen=True, gc=False):
-    """The status of a PodGroup: all of it for a custom resource, and the changed conditions for a
-    group of ``scheduling.k8s.io``, which has neither counts nor a phase."""
+    """The status of a PodGroup: all of it for a custom resource, and the scheduler's own
+    conditions for a group of ``scheduling.k8s.io``, which has neither counts nor a phase."""
 
     conditions: tuple[PodGroupConditionPatch, ...]
     phase: str = ""

@@ -32,7 +32,7 @@ from asched.kube.write_outcomes import (
     WriteRejected,
     WriteSucceeded,
 )
-from asched.model.groups import NativeGroup, PodGroupCondition
+from asched.model.groups import NativeGroup
 from asched.model.pod import POD_SCHEDULED, Pod
 from asched.state.cluster import PlacementState
 from asched.state.preemption import awaits_victims
@@ -323,7 +323,7 @@ class PodGroupStatusHandler:
             ref = self._ref(decision.kind, decision.group, decision.uid)
             shown = self._context.cluster.objects(ref.resource.type).get(decision.group)
             status = (
-                _changed_conditions(decision, shown, decided_at)
+                _own_conditions(decision, shown, decided_at)
                 if isinstance(shown, NativeGroup)
                 else _custom_status(decision, decided_at)
             )
@@ -382,28 +382,24 @@ def _custom_status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatu
     )
 
 
-def _changed_conditions(
+def _own_conditions(
     decision: PodGroupStatusDecided, shown: NativeGroup, now: datetime
 ) -> GroupStatus:
-    """The scheduler's own conditions that differ from those that the watch shows: those of other
-    clients stay. As in ``SetStatusCondition`` the time changes with the status."""
+    """The scheduler's own conditions: those of other clients stay. All of them, because the watch
+    may not show an earlier write yet. As in ``SetStatusCondition`` the time changes with the
+    status."""
     decided = {c.type: c for c in decision.conditions if c.type in _OWN_CONDITIONS}
-    before = {c.type: c for c in shown.status.conditions}
-    changed = []
-    for c in decided.values():
-        known = before.get(c.type, PodGroupCondition())
-        if (c.status, c.reason, c.message) == (known.status, known.reason, known.message):
-            continue
-        changed.append(
-            PodGroupConditionPatch(
-                type=c.type,
-                status=c.status,
-                reason=c.reason,
-                message=c.message,
-                last_transition_time="" if c.status == known.status else rfc3339(now),
-            )
+    before = {c.type: c.status for c in shown.status.conditions}
+    conditions = tuple(
+        PodGroupConditionPatch(
+            type=c.type,
+            status=c.status,
+            reason=c.reason,
+            message=c.message,
+            last_transition_time="" if c.status == before.get(c.type) else rfc3339(now),
         )
+        for c in decided.values()
+    )
     # Only a group that is scheduled loses a condition.
-    ended = decision.phase is PodGroupPhase.RUNNING and DISRUPTION_TARGET in before
-    removed = (DISRUPTION_TARGET,) if ended and DISRUPTION_TARGET not in decided else ()
-    return GroupStatus(tuple(changed), removed=removed)
+    ended = decision.phase is PodGroupPhase.RUNNING and DISRUPTION_TARGET not in decided
+    return GroupStatus(conditions, removed=(DISRUPTION_TARGET,) if ended else ())
