@@ -133,6 +133,35 @@ async def test_conditions_of_other_clients_stay(tmp_path: Path) -> None:
         await check_replay(w)
 
 
+async def test_condition_that_the_watch_does_not_show_yet_is_removed(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=3, cpu="1") as w:
+        add_group(w, 3)
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "r", "message": "m"}
+
+        def written(verb: str, resource: str) -> None:
+            """Another client is faster than the scheduler's first write."""
+            if (verb, resource) == ("patch", "podgroups/status"):
+                w.faults.on_request = lambda verb, resource: None
+                conditions = [{**target, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+                status = {"status": {"conditions": conditions}}
+                w.cluster.patch(
+                    GROUPS, "training", status, namespace="default", subresource="status"
+                )
+
+        w.faults.on_request = written
+        add_workers(w, 3)
+
+        def shown() -> list[str]:
+            group = w.cluster.get(GROUPS, "training", namespace="default")
+            return [each["type"] for each in group["status"].get("conditions") or ()]
+
+        async with w.daemon(config()):
+            await w.until(lambda: "PodGroupScheduled" in shown())
+        assert w.faults.on_request is not written
+        assert shown() == ["PodGroupScheduled"]
+        await check_replay(w)
+
+
 async def test_restart_in_mid_group_completes_its_bindings(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3, cpu="1") as w:
         w.faults.delay(NEVER_S, count=2, verb="create", resource=BINDING)
