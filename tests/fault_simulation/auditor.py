@@ -60,7 +60,7 @@ class Auditor:
             divergence = self._verifier.verify(self._next_seq, record)
             demand(divergence is None, f"replay differs: {divergence}")
             self._check_record(record, released)
-            self.trees.note(record, self.state.now_ns)
+            self.trees.note(record, self.state)
             self._next_seq += 1
         cycles.end()
         self.records += len(records)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.listing import ListOptions
@@ -53,14 +55,14 @@ def forgotten_pods(
     later ones. If other pods take some of that room, the early child no longer fits, and the tree
     may be feasible. No event announces that, as in kube-scheduler: placed pods only take room. So a
     tree is not forgotten if it is infeasible without the pods that were placed since its latest
-    attempt (``attempts``, by the uid of the root).
+    attempt (``attempts``, by the uid of the root). Those of them that were nominated had their room
+    already.
     """
     fold = _new_scheduler(cluster, configuration, registry, now_ns)
     found = _decided(fold, now_ns)
     trees = {key: root for key in found if (root := _attempted_root(fold.state, key, attempts))}
     for root in sorted({*trees.values()}):
-        without = attempts[root].placed_since
-        earlier = _new_scheduler(cluster, configuration, registry, now_ns, without)
+        earlier = _new_scheduler(cluster, configuration, registry, now_ns, attempts[root])
         then = _decided(earlier, now_ns)
         found = [key for key in found if trees.get(key) != root or key in then]
     return found
@@ -71,9 +73,9 @@ def _new_scheduler(
     configuration: Configuration,
     registry: PluginRegistry,
     now_ns: int,
-    without: Set[str] = frozenset(),
+    before: TreeAttempt | None = None,
 ) -> Fold:
-    """``without``: uids of pods that it does not know."""
+    """``before``: it knows no pods that were placed since this attempt, or as nominated."""
     fold = Fold(ClusterState(), registry.load)
     fold.apply(TurnStarted(now_ns))
     fold.apply(EngineStarted("fresh", 0))
@@ -84,10 +86,20 @@ def _new_scheduler(
         watched_groups(configuration.profiles, configuration.sessions)
     ):
         listed = _listed(cluster, resource)
-        kept = tuple(one for one in listed if one.metadata.uid not in without)
+        kept = listed if before is None else tuple(_unplaced(listed, before))
         for news in observe_list(fold.state, resource, kept):
             fold.apply(news)
     return fold
+
+
+def _unplaced(objects: Iterable[AnyObject], before: TreeAttempt) -> Iterator[AnyObject]:
+    for one in objects:
+        uid = one.metadata.uid
+        if uid not in before.placed_since:
+            yield one
+        elif isinstance(one, Pod) and uid in before.nominated:
+            status = replace(one.status, nominated_node_name=before.nominated[uid])
+            yield replace(one, spec=replace(one.spec, node_name=""), status=status)
 
 
 def _attempted_root(state: ClusterState, pod: str, attempts: Mapping[str, TreeAttempt]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 import pytest
 
@@ -73,11 +73,15 @@ def add_pod(cluster: EmbeddedCluster, name: str, cpu: str, more: dict[str, objec
     return uid
 
 
-def forgotten(cluster: EmbeddedCluster, placed_since: Set[str] = frozenset()) -> list[str]:
+def forgotten(
+    cluster: EmbeddedCluster,
+    placed_since: Set[str] = frozenset(),
+    nominated: Mapping[str, str] | None = None,
+) -> list[str]:
     registry = installed()
     configuration = parse(_CONFIGURATION, "test", registry)
     tree = cluster.get("compositepodgroups.scheduling.k8s.io", "tree", namespace="default")
-    attempts = {tree["metadata"]["uid"]: TreeAttempt(0, {*placed_since})}
+    attempts = {tree["metadata"]["uid"]: TreeAttempt(0, {*placed_since}, nominated or {})}
     return forgotten_pods(cluster, configuration, registry, 10 * NS_PER_S, attempts)
 
 
@@ -94,3 +98,10 @@ def test_tree_that_was_feasible_before_those_pods_is_reported(cluster: EmbeddedC
     assert forgotten(cluster) == ["default/b", "default/c"]
     add_node(cluster, "n2", "8")
     assert forgotten(cluster, {uid}) == ["default/a", "default/b", "default/c"]
+
+
+def test_room_of_pods_that_were_nominated_was_not_free(cluster: EmbeddedCluster) -> None:
+    add_node(cluster, "n2", "8")
+    uid = add_pod(cluster, "nominated", "8", {"nodeName": "n1"})
+    assert forgotten(cluster, {uid}) == ["default/a", "default/b", "default/c"]
+    assert forgotten(cluster, {uid}, {uid: "n2"}) == []

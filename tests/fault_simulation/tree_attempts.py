@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from asched.model.groups import CompositePodGroup
+from asched.state.cluster import ClusterState
 from asched.state.group_records import PodGroupAttempted
 from asched.state.records import AnyRecord, Assigned
 
@@ -15,6 +17,8 @@ class TreeAttempt(NamedTuple):
     at_ns: int
     placed_since: set[str]
     """Uids of the pods outside of the tree that were assigned later."""
+    nominated: Mapping[str, str] = {}
+    """The nodes to which pods were nominated before the attempt, by uid."""
 
 
 class TreeAttempts:
@@ -28,12 +32,12 @@ class TreeAttempts:
         self._current = ""
         """Uid of the root of the latest cycle; empty if that was no tree."""
 
-    def note(self, record: AnyRecord, now_ns: int) -> None:
-        """The record is durable."""
+    def note(self, record: AnyRecord, state: ClusterState) -> None:
+        """The record is durable, and folded into the state."""
         if isinstance(record, PodGroupAttempted):
             if record.kind == CompositePodGroup.__name__ and not record.root:
                 self._roots[record.group] = self._current = record.uid
-                self.by_uid[record.uid] = TreeAttempt(now_ns, set())
+                self.by_uid[record.uid] = TreeAttempt(state.now_ns, set(), _nominated(state))
             else:
                 self._current = self._roots.get(record.root, "")
         elif isinstance(record, Assigned):
@@ -41,3 +45,8 @@ class TreeAttempts:
             for uid, attempt in self.by_uid.items():
                 if uid != own:
                     attempt.placed_since.add(record.uid)
+
+
+def _nominated(state: ClusterState) -> dict[str, str]:
+    nodes = state.nominator.by_node.items()
+    return {pod.uid: node for node, pods in nodes for pod in pods.values()}

@@ -53,3 +53,53 @@ async def test_undo_reads_a_claim_again_until_its_state_is_known() -> None:
         ProfileHandle(state, "").cluster, None, client, state.pods["d/p"].info, written
     )
     assert client.reads == 2, "the claim is not allocated: nothing else to wait for"
+
+
+class UnreadableOnce(FakeBindingClient):
+    """The first read of a claim fails."""
+
+    reads = 0
+
+    async def read_resource_claim(self, claim: ClaimRef) -> ResourceClaim | None:
+        self.reads += 1
+        if self.reads == 1:
+            raise Unavailable("connection refused")
+        return await super().read_resource_claim(claim)
+
+
+async def test_undo_reads_a_claim_again_until_its_state_is_known() -> None:
+    scheduling = cluster("gpu-0")
+    claim = a_claim("a")
+    scheduling.see(claim, a_pod("p", "a"))
+    state = scheduling.state
+    client = UnreadableOnce(DynamicResources, [claim])
+    bound = BoundClaims({ClaimRef("d", "a", claim.uid): None})
+    await undo_binding(
+        ProfileHandle(state, "").cluster, None, client, state.pods["d/p"].info, bound
+    )
+    assert client.reads == 2, "the claim is not allocated: nothing else to wait for"
+
+
+class UnreadableOnce(FakeBindingClient):
+    """The first read of a claim fails."""
+
+    reads = 0
+
+    async def read_resource_claim(self, claim: ClaimRef) -> ResourceClaim | None:
+        self.reads += 1
+        if self.reads == 1:
+            raise Unavailable("connection refused")
+        return await super().read_resource_claim(claim)
+
+
+async def test_undo_reads_a_claim_again_until_its_state_is_known() -> None:
+    scheduling = cluster("gpu-0")
+    claim = a_claim("a")
+    scheduling.see(claim, a_pod("p", "a"))
+    state = scheduling.state
+    client = UnreadableOnce(DynamicResources, [claim])
+    bound = BoundClaims({ClaimRef("d", "a", claim.uid): None})
+    await undo_binding(
+        ProfileHandle(state, "").cluster, None, client, state.pods["d/p"].info, bound
+    )
+    assert client.reads == 2, "the claim is not allocated: nothing else to wait for"
