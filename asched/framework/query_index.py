@@ -39,6 +39,7 @@ class QueryIndex:
 
     def add(self, key: str, queries: Sequence[PodQuery]) -> None:
         """``key`` must not be in the index."""
+        queries = tuple(dict.fromkeys(queries))  # constraints by zone and host have one selector
         if queries:
             self._queries[key] = queries
         for query in queries:
@@ -94,11 +95,8 @@ class _Part:
         self._holders[slot][key] = None
 
     def remove(self, query: PodQuery, key: str) -> None:
-        slot = self._slots.get(query)
-        if slot is None:
-            return  # a key that has the query twice
-        holders = self._holders[slot]
-        holders.pop(key, None)
+        holders = self._holders[self._slots[query]]
+        del holders[key]
         if not holders:
             del self._slots[query]
             if len(self._holders) - len(self._slots) > max(_MIN_STALE, len(self._slots)):

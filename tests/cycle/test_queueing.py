@@ -373,3 +373,25 @@ def test_preemptor_waits_until_its_victims_are_evicted() -> None:
     gone(s, victim)
     s.pass_time(MAX_BACKOFF_S)
     assert nodes_of(s.decide()) == {KEY: "n"}
+
+
+def test_pods_of_two_constraints_with_one_selector_come_and_go() -> None:
+    """Constraints by zone and by host: the index of rejected pods stays complete."""
+    constraints = [
+        {**spreading_by_zone()["topologySpreadConstraints"][0], "topologyKey": key}
+        for key in ("zone", "kubernetes.io/hostname")
+    ]
+    s = default_scheduling()
+    s.see(busy_node(), a_node(), holder(labels=_X))
+    first = a_pod("first", labels=_X, topologySpreadConstraints=constraints)
+    other = a_pod("other", labels=_Z, nodeName="n")
+    s.see(first)
+    s.decide()
+    s.see(other)
+    gone(s, first)
+    s.see(waiting(labels=_X, topologySpreadConstraints=constraints))
+    s.decide()
+    gone(s, other)
+    assert is_waiting(s)
+    gone(s, holder(labels=_X))
+    assert not is_waiting(s)
