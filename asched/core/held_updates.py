@@ -202,6 +202,7 @@ def _keeps_status(old: Pod, update: r.PodUpdated) -> bool:
         and update.nominated_node_name == status.nominated_node_name
         and update.deletion_timestamp == old.metadata.deletion_timestamp
         and update.start_time == status.start_time
+        and update.claims is None
     )
 
 

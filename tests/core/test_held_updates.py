@@ -14,7 +14,7 @@ from asched.core.inputs import Deleted, Listed, Upserted
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.model.custom import CustomDefinition, CustomObject, CustomResource
 from asched.model.meta import Annotations, ObjectMeta
-from asched.model.pod import Pod, Toleration
+from asched.model.pod import Pod, PodResourceClaimStatus, Toleration
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, custom_resource
 from asched.model.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
@@ -142,6 +142,18 @@ def test_step_of_a_pods_life_is_not_held_back(flooded: Flooded) -> None:
     assert isinstance(update, r.PodUpdated)
     assert flooded.stored_labels == labels(MANY)
     assert not flooded.core.held_updates
+
+
+def test_created_claim_of_a_pod_is_not_held_back(flooded: Flooded) -> None:
+    """The pod waits until a controller has created its claims from templates."""
+    pod = a_pod("waiting")
+    flooded.core.observe(upserted(pod))
+    claims = (PodResourceClaimStatus(name="gpu", resource_claim_name="waiting-gpu"),)
+    status = msgspec.structs.replace(pod.status, resource_claim_statuses=claims)
+    flooded.core.observe(upserted(msgspec.structs.replace(pod, status=status)))
+    _, update = recorded(flooded.core)
+    assert isinstance(update, r.PodUpdated)
+    assert update.claims == claims
 
 
 def test_deletion_discards_what_is_held(flooded: Flooded) -> None:
