@@ -13,7 +13,8 @@ from asched.framework.interface import EnqueueExtensions
 from asched.model.meta import Object
 from asched.model.pod import Pod, PodCondition
 from asched.model.resources import AnyObject
-from asched.state.records import EvictionSucceeded, Rejected
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.records import EvictionSucceeded, ObjectObserved, Rejected
 from tests.cycle.default_profile import default_profiles, default_scheduling, installed
 from tests.cycle.scheduling import Scheduling, nodes_of, the_one
 from tests.cycle.unrelated_events import FLOODS, a_node, a_pod, busy_node, gone, made
@@ -395,3 +396,31 @@ def test_pods_of_two_constraints_with_one_selector_come_and_go() -> None:
     assert is_waiting(s)
     gone(s, holder(labels=_X))
     assert not is_waiting(s)
+
+
+def test_relabelled_node_queues_no_pod_for_terms_of_deleted_pods() -> None:
+    """As after a restore: the plugin's caches still have such terms."""
+    s = default_scheduling()
+    holding = holder(**required("podAntiAffinity", "x", "zone"))
+    s.see(busy_node(), a_node(), holding)
+    s.see(waiting(labels=_X, **required("podAffinity", "y", "kubernetes.io/hostname")))
+    s.decide()
+    gone(s, holding)
+    s.pass_time(MAX_BACKOFF_S)
+    s.decide()
+    assert is_waiting(s)
+    s.see(a_node(labels={"zone": "z2"}))
+    assert is_waiting(s)
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_node_without_the_topology_of_a_term_queues_the_pod(is_restored: bool) -> None:
+    """No other node has the label."""
+    s = default_scheduling()
+    s.see(busy_node(), a_node(labels={"rack": "r"}))
+    s.see(holder(**required("podAntiAffinity", "x", "rack")), waiting(labels=_X))
+    s.decide()
+    assert is_waiting(s)
+    fold = restore(checkpoint_of(s.state), installed().load) if is_restored else s.fold
+    fold.apply(ObjectObserved(a_node()))
+    assert KEY not in fold.state.queue.unschedulable

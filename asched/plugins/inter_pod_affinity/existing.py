@@ -5,7 +5,7 @@ The sums of the latter take one column for each topology key, however many terms
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -69,6 +69,13 @@ class ExistingTerms:
                 else:
                     counts.follow(domains.of(nodes, key), by_row)
             self._cursor, self._nodes_version = table.moves.cursor, nodes.version
+
+    def use(self, table: TermTable, nodes: Nodes, keys: Iterable[str]) -> bool:
+        """Whether any pod has such a term with one of these topology keys, on any node. Depends on
+        the present pods only, unlike the keys of :attr:`counts`."""
+        known = [key for key in keys if key in table.topology_keys]
+        pods = table.sums(self._select(table), nodes.size, known)
+        return any(by_row.any() for by_row in pods.values())
 
     def _select(self, table: TermTable) -> BoolColumn:
         known = self._selected

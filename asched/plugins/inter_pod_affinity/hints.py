@@ -125,8 +125,9 @@ class AffinityHints:
         # Existing pods may have a hundred thousand keys.
         if not any(key in table.topology_keys for key in changed):
             return QueueingHint.SKIP
-        existing = self._states.of(shape_of(pod), label_set_of(pod)).existing_anti_affinity
-        return queue_if(any(term.topology_key in changed for term in existing))
+        terms = self._states.of(shape_of(pod), label_set_of(pod)).existing_terms
+        existing, nodes = terms.get(TermKind.REQUIRED_ANTI_AFFINITY), self._cluster.nodes
+        return queue_if(existing is not None and existing.use(table, nodes, changed))
 
 
 def _has_anti_affinity(pod: Pod) -> bool:
