@@ -252,6 +252,7 @@ CASES = (
         waiting(labels=_X),
         {
             "the neighbour goes": goes(holder(**_AWAY_FROM_X)),
+            "it gets other labels": sees(waiting(labels=_Z)),
             "a node comes": sees(a_node("m")),
         },
         _NEW_NODES,

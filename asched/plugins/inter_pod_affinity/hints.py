@@ -14,7 +14,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.plugins.inter_pod_affinity.queries import TermQueries
 from asched.plugins.inter_pod_affinity.states import AffinityStates
-from asched.plugins.shared import queue_if
+from asched.plugins.shared import own_pod_updated, queue_if
 
 _MAX_HINT_TERMS = 8
 
@@ -33,9 +33,13 @@ class AffinityHints:
         pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
         node_changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
-            # kube-scheduler registers all pods, and its hint skips those without a node.
+            # kube-scheduler registers all pods, and its hint skips other pods without a node.
             ClusterEventWithHint.on(
                 EventResource.ASSIGNED_POD, pod_changes, self._pod_changed, self._select
+            ),
+            # Terms of existing pods may select the old labels only.
+            ClusterEventWithHint.on(
+                EventResource.TARGET_POD, ActionType.UPDATE_POD_LABEL, own_pod_updated
             ),
             ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
