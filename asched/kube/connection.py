@@ -242,8 +242,8 @@ class KubeConfig:
             certificate=read.cert_file,
             key=read.key_file,
             verify=read.verify_ssl,
-            tls_server_name=read.tls_server_name or None,
-            proxy=read.proxy or None,
+            tls_server_name=str(read.tls_server_name) if read.tls_server_name else None,
+            proxy=str(read.proxy) if read.proxy else None,
         )
 
 
@@ -338,11 +338,12 @@ class _CredentialsBuilder:
     ) -> Credentials:
         """Raises KubeConfigError."""
         server = access.server.rstrip("/")
-        if not _is_http_url(server):
-            shown = server.rpartition("@")[2]  # without a password
-            raise KubeConfigError(
-                f"{self._where}: the server must be an http or https URL, not {shown!r}"
-            )
+        self._check_url("the server", server)
+        if access.proxy is not None:
+            self._check_url("proxy-url", access.proxy)
+        if not _is_host(access.tls_server_name or "api"):
+            name = access.tls_server_name
+            raise KubeConfigError(f"{self._where}: tls-server-name {name!r} is not a host's name")
         # A token that was read from a file ends with a newline.
         authorization = access.authorization.strip()
         if not (authorization.isascii() and authorization.isprintable()):
@@ -357,6 +358,13 @@ class _CredentialsBuilder:
             renew_at=renew_at.astimezone(UTC) if renew_at else None,
             expires_at=expires_at.astimezone(UTC) if expires_at else None,
         )
+
+    def _check_url(self, what: str, url: str) -> None:
+        if not _is_http_url(url):
+            shown = url.rpartition("@")[2]  # without a password
+            raise KubeConfigError(
+                f"{self._where}: {what} must be an http or https URL, not {shown!r}"
+            )
 
     def _tls_context(self, access: _Access) -> ssl.SSLContext:
         files = (access.authority, access.certificate, access.key)
@@ -394,10 +402,18 @@ def _is_http_url(server: str) -> bool:
     """Whether requests can be sent there: a port has to be a number, for instance."""
     try:
         parts = urlsplit(server)
-        valid = parts.port != 0 and bool(parts.hostname)
+        valid = parts.port != 0 and _is_host(parts.hostname or "")
     except ValueError:
         return False
     return valid and server.isascii() and parts.scheme in ("http", "https")
+
+
+def _is_host(name: str) -> bool:
+    """Whether it can be looked up, and be the name in a certificate."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _split_userinfo(server: str) -> tuple[str, str]:

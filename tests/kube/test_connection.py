@@ -179,17 +179,23 @@ async def test_unchanged_certificates_reuse_tls_context(tmp_path: Path) -> None:
         ({"exec": {"command": "true"}}, {}, "apiVersion"),
         ({"token": "tökén"}, {}, "ASCII"),
         ({"token": "\u20ac"}, {}, "ASCII"),
+        ({}, {"proxy-url": "socks5://me:canary@proxy:1080"}, "proxy-url must be an http or https"),
+        ({}, {"proxy-url": 3}, "proxy-url must be an http or https"),
+        ({}, {"proxy-url": "http://me:canary@proxy..internal"}, "not 'proxy..internal'"),
+        ({}, {"tls-server-name": ".internal"}, "tls-server-name '.internal' is not"),
+        ({}, {"server": "https://api..internal"}, "not 'https://api..internal'"),
     ],
 )
 async def test_invalid_credentials_raise_one_line_error(
     user: dict[str, Any], cluster: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    path = kubeconfig(tmp_path, "https://api", user, **cluster)
+    path = kubeconfig(tmp_path, user=user, **{"server": "https://api", **cluster})
     with pytest.raises(KubeConfigError) as caught:
         await KubeConfig([path]).load(BEGIN)
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
