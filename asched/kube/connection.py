@@ -206,14 +206,17 @@ class KubeConfig:
         return given
 
     def _with_token(self, user: dict[str, Any]) -> dict[str, Any]:
-        """The user with the token in place of a file that contains it."""
+        """The user with the token in place of a file that contains it. As in client-go, ``token``
+        is for the case that the file cannot be read."""
         file = user.get("tokenFile")
-        if not isinstance(file, str) or not file or "token" in user:
+        if not isinstance(file, str) or not file:
             return user
         others = {key: value for key, value in user.items() if key != "tokenFile"}
         try:
             return {**others, "token": read_limited(Path(file)).decode()}
         except OSError as error:
+            if others.get("token"):
+                return others
             raise KubeConfigError(f"{self._where}: {file}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise KubeConfigError(f"{self._where}: {file}: not UTF-8") from None

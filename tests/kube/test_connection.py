@@ -100,6 +100,17 @@ async def test_token_file_is_reread_every_minute(tmp_path: Path) -> None:
     assert (await source.load(BEGIN)).authorization == "Bearer second"
 
 
+async def test_token_file_takes_precedence_over_token(tmp_path: Path) -> None:
+    user = {"token": "static", "tokenFile": str(tmp_path / "token")}
+    source = KubeConfig([kubeconfig(tmp_path, "http://api", user)])
+    missing = await source.load(BEGIN)
+    assert missing.authorization == "Bearer static"
+    (tmp_path / "token").write_text("rotated\n")
+    found = await source.load(BEGIN)
+    assert found.authorization == "Bearer rotated"
+    assert missing.renew_at == found.renew_at == BEGIN + TOKEN_FILE_REREAD
+
+
 async def test_exec_plugin_returns_token_and_expiry(tmp_path: Path) -> None:
     credential = (
         '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'
