@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -245,6 +245,27 @@ async def test_checkpoint_within_segment_is_rejected_before_deletion(
         assert [mark.seq for mark in await store.checkpoint_marks()] == [7, 16]
         await store.delete_archived()
         assert (await verify_journal(store, archive=tmp_path)).checkpoints == 2
+
+
+async def test_checkpoint_that_a_daemon_deletes_meanwhile_moves_nothing(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "archive"
+    async with open_journal(database_url) as store, open_journal(database_url) as daemon:
+        await fill(store, 5, 17, 24)
+        segments = SqlStore.segments
+
+        async def after_the_choice(self: SqlStore) -> Sequence[Segment]:
+            await daemon.drop_checkpoints([17])
+            return await segments(self)
+
+        monkeypatch.setattr(SqlStore, "segments", after_the_choice)
+        with pytest.raises(JournalBusyError, match="repeat the command"):
+            await move(store, folder, before_ns=60)
+        assert (await store.archived(), files_in(folder)) == (GENESIS, [])
+        monkeypatch.setattr(SqlStore, "segments", segments)
+        assert [s.last_seq for s in await move(store, folder, before_ns=60)] == [3]
+        assert [mark.seq for mark in await store.checkpoint_marks()] == [5, 24]
 
 
 async def record_segment(store: SqlStore, folder: Path) -> None:
