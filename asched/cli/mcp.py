@@ -61,6 +61,8 @@ def mcp(options: McpOptions) -> None:
     """
     if options.namespace and options.token_file is not None:
         raise BadInput("--namespace and --token-file exclude each other")
+    if "" in options.namespace:
+        raise BadInput("--namespace is empty: give the name of a namespace")
     if options.kubeconfig is not None and options.token_file is None:
         raise BadInput("--kubeconfig needs --token-file")
     try:

@@ -196,6 +196,7 @@ async def test_access_review_without_answer_is_one_line(
     [
         (("--namespace", "a", "--token-file", "t"), "exclude each other"),
         (("--kubeconfig", "k"), "--kubeconfig needs --token-file"),
+        (("--namespace", "a", "--namespace", ""), "--namespace is empty"),
     ],
 )
 def test_wrong_options(options: tuple[str, ...], message: str) -> None:
