@@ -118,6 +118,18 @@ async def test_reload_applies_valid_and_rejects_invalid_configuration(
         await verify(made, w)
 
 
+async def test_debug_outlasts_a_reload(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(serving("a"))
+    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as made:
+        async with running(made, *arguments(w, config), "--debug") as command:
+            await until_logged(command, "caches synced")
+            command.send(signal.SIGHUP)
+            await until_logged(command, "configuration unchanged")
+            assert await stopped(made, command) == 0
+        assert events(command, "checkpoint written")  # at level debug
+
+
 class ConfigMap:
     """A volume as the kubelet keeps it: the file is a link to one in ``..data``, which is a link to
     a folder that is never changed."""
