@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.typing import EventDict
 
-from asched.config.file import Configuration, load
+from asched.config.file import ConfigFileError, Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.daemon.reload.reloader import (
     ConfigApplied,
@@ -179,6 +179,13 @@ async def test_reload_under_load_loses_no_pod_and_binds_none_twice(tmp_path: Pat
 
 
 # -- files ------------------------------------------------------------------------------------
+
+
+def test_device_is_read_up_to_the_limit() -> None:
+    file = ConfigFile(Path("/dev/zero"))
+    assert not file.changed()
+    with pytest.raises(ConfigFileError, match="larger than"):
+        load(file.path, PluginRegistry.discover())
 
 
 def test_file_change_counts_after_two_polls(tmp_path: Path) -> None:
