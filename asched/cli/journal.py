@@ -286,10 +286,21 @@ def export(
     """Write all records to a file for analysis: JSON lines, or Parquet."""
     from asched.journal import export as exporting
     from asched.journal.archive import all_batches
+    from asched.journal.errors import JournalBusyError, JournalIOError
 
     async def write(store: JournalStore) -> tuple[int, int]:
         archived = await store.archived()
-        records = await exporting.export(all_batches(store, archive), exporting.open_sink(to))
+        sink = exporting.open_sink(to)
+        try:
+            records = await exporting.export(all_batches(store, archive), sink)
+            if await store.archived() != archived:
+                raise JournalBusyError("records were archived meanwhile: repeat the command")
+        except BaseException as error:
+            to.unlink(missing_ok=True)  # it is not complete
+            if isinstance(error, OSError):
+                why = error.strerror or error
+                raise JournalIOError(f"cannot write {to}: {why}") from None
+            raise
         return records, archived.seq if archive is None else 0
 
     records, omitted = query_journal(journal, write, must_exist=True)

@@ -61,6 +61,8 @@ def mcp(options: McpOptions) -> None:
     """
     if options.namespace and options.token_file is not None:
         raise BadInput("--namespace and --token-file exclude each other")
+    if "" in options.namespace:
+        raise BadInput("--namespace is empty: give the name of a namespace")
     if options.kubeconfig is not None and options.token_file is None:
         raise BadInput("--kubeconfig needs --token-file")
     try:
@@ -135,14 +137,14 @@ class TokenViewer:
         try:
             token = await anyio.Path(self._file).read_text(encoding="utf-8")
             viewer = await self._access.reader(token.strip())
+            if viewer is not None:
+                return await viewer.visible(namespaces)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not text"
             raise NotVisibleError(f"{self._file}: cannot be read: {reason}") from None
         except ReviewUnavailableError as error:
             raise NotVisibleError(f"{error}; try again") from None
-        if viewer is None:
-            raise NotVisibleError(f"{self._file}: not a valid token of the cluster")
-        return await viewer.visible(namespaces)
+        raise NotVisibleError(f"{self._file}: not a valid token of the cluster")
 
 
 def _announce(url: str) -> None:

@@ -110,10 +110,9 @@ def load_and_log_configuration(options: ClusterOptions, registry: PluginRegistry
 
     Raises BadInput with a line for each mistake.
     """
-    configuration = read_configuration(options.config, registry, options.feature_gates)
+    read = read_configuration(options.config, registry, options.feature_gates)
+    configuration = _with_debug(read, options)
     logs = configuration.settings.log
-    if options.debug:
-        logs = msgspec.structs.replace(logs, level=LogLevel.DEBUG)
     configure_logs(logs)
     OBSERVATION.failed = _log_traceback if logs.level is LogLevel.DEBUG else None
     for warning in configuration.warnings:
@@ -121,6 +120,15 @@ def load_and_log_configuration(options: ClusterOptions, registry: PluginRegistry
     for fault in configuration.faults:
         log.error("configuration", error=fault)
     return configuration
+
+
+def _with_debug(configuration: Configuration, options: ClusterOptions) -> Configuration:
+    """The configuration, with the level of logs that the options demand."""
+    if not options.debug:
+        return configuration
+    replace, settings = msgspec.structs.replace, configuration.settings
+    logs = replace(settings.log, level=LogLevel.DEBUG)
+    return replace(configuration, settings=replace(settings, log=logs))
 
 
 def signing_keys(configuration: Configuration) -> JournalKeys:
@@ -262,7 +270,10 @@ def _reloader(
     control: ServiceControl,
 ) -> ConfigReloader:
     gates = given_gates(options.feature_gates)
-    read = partial(load, registry=context.registry, gates=gates)
+
+    def read(path: Path) -> Configuration:
+        return _with_debug(load(path, context.registry, gates), options)
+
     reloads, clock = context.metrics.reloads, context.client.clock
     return ConfigReloader(file, read, apply, reloads, control.manager, clock)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from asched.consolidation.facts import ClusterReadError, with_facts
 from asched.consolidation.live import FollowedCluster
-from asched.consolidation.plan import ConsolidationPlan
+from asched.consolidation.plan import ConsolidationError, ConsolidationPlan
 from asched.kube.client import ApiClient
 from asched.kube.disruption_writer import DisruptionWriter, EvictionThrottled
 from asched.kube.pod_writer import PodTarget
@@ -113,7 +113,7 @@ class _Execution:
             await self._cordon(nodes)
             await self._move_all(domain.name)
             await self._await_ends()
-        except (_DeviationError, ClusterReadError) as error:
+        except (_DeviationError, ClusterReadError, ConsolidationError) as error:
             return ConsolidationEnded(domain.name, len(self._evicted), str(error))
         return ConsolidationEnded(domain.name, len(self._evicted))
 

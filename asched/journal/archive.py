@@ -38,6 +38,7 @@ from asched.journal.chain import (
 from asched.journal.codec import CODEC
 from asched.journal.errors import (
     ConflictError,
+    JournalBusyError,
     JournalCorruptError,
     JournalError,
     JournalFullError,
@@ -257,7 +258,8 @@ async def archive(
     first.
 
     Raises :class:`JournalError` without a checkpoint or for a journal in memory,
-    :class:`JournalBusyError` while another run archives this journal or uses ``folder``.
+    :class:`JournalBusyError` while another run archives this journal or uses ``folder``, and if a
+    daemon deletes the checkpoint meanwhile.
     """
     if not isinstance(store, SqlStore):
         raise JournalError("a journal in memory cannot be archived")
@@ -288,13 +290,22 @@ async def _archive(
         segment = await to_thread.run_sync(
             write_segment, folder, number, head, batches, archived_at_ns
         )
-        await store.record_segment(segment)
+        await _record(store, folder, segment, last_batch + 1)
         await store.delete_archived()
         head = segment.head
         segments.append(segment)
         if progress is not None:
             progress(head.seq)
     return segments
+
+
+async def _record(store: SqlStore, folder: Path, segment: Segment, checkpoint_batch: int) -> None:
+    try:
+        await store.record_segment(segment, checkpoint_batch)
+    except JournalBusyError:
+        with suppress(OSError):
+            (folder / segment.file).unlink()  # a repetition may move other batches
+        raise
 
 
 async def _last_to_archive(store: SqlStore, before_ns: int) -> int:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import anyio
 import asyncpg
-from sqlalchemy import URL, text
+from sqlalchemy import URL, Select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -172,6 +172,18 @@ class PostgresDatabase(SqlDatabase):
             permanent = isinstance(self.driver_error(error), _WRONG_URL)
             kind = JournalOpenError if permanent else JournalUnreachableError
             raise kind(str(error)) from error
+
+    async def fetch_on(
+        self, connection: AsyncConnection, query: Select[Any]
+    ) -> Sequence[tuple[Any, ...]]:
+        try:
+            return await super().fetch_on(connection, query)
+        except asyncpg.PostgresError:
+            raise  # the server responded
+        except Exception:
+            # The pool does not notice: SQLAlchemy did not execute the statement.
+            await connection.invalidate()
+            raise
 
     async def fetch_all(
         self, driver: Any, statement: str, values: Sequence[Any]

@@ -31,6 +31,7 @@ from asched.journal.errors import (
     ArchivedError,
     ConflictError,
     FencedError,
+    JournalBusyError,
     JournalCorruptError,
     JournalError,
     archived_message,
@@ -338,15 +339,22 @@ class SqlStore(SqlProofs):
         """
         return self._database.archiving()
 
-    async def record_segment(self, segment: Segment) -> None:
+    async def record_segment(self, segment: Segment, checkpoint_batch: int | None = None) -> None:
         """Store a segment with a durable file, and delete the checkpoints within it.
 
         Its rows can be deleted afterwards. Raises :class:`ConflictError` unless it is the next
-        segment and matches the stored batches.
+        segment and matches the stored batches; :class:`JournalBusyError` if ``checkpoint_batch``
+        has no checkpoint: a daemon deletes some of them.
         """
         within = JOURNAL_CHECKPOINT.c.batch <= segment.last_batch
+        kept = select(JOURNAL_CHECKPOINT.c.seq).filter_by(batch=checkpoint_batch)
         async with self._database.write() as connection:
             await connection.execute(insert(JOURNAL_SEGMENT).values(segment))
+            if checkpoint_batch is not None and not (await connection.execute(kept)).first():
+                raise JournalBusyError(
+                    "the checkpoint after the archived batches was deleted meanwhile: repeat the"
+                    " command"
+                )
             await connection.execute(delete(JOURNAL_CHECKPOINT).where(within))
             last = select(JOURNAL_BATCH).where(JOURNAL_BATCH.c.batch == segment.last_batch)
             batch = Batch(*(await connection.execute(last)).one())

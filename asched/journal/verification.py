@@ -11,7 +11,7 @@ import msgspec
 from asched.journal.archive import all_batch_ranges
 from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_range
 from asched.journal.chain_reader import ExpectedRoots
-from asched.journal.errors import JournalCorruptError, JournalError
+from asched.journal.errors import JournalBusyError, JournalCorruptError, JournalError
 from asched.journal.sealing import batch_leaf, checked, log_of
 from asched.journal.signatures import (
     AnchoredHead,
@@ -170,9 +170,31 @@ async def verify_journal(
     statement about the last segment has it. ``trusted`` and ``anchored``: heads that were stored
     elsewhere. ``after``: continue an earlier verification, if the journal still has its last batch.
 
-    Raises :class:`JournalCorruptError` naming the first that is wrong, and
-    :class:`NotVerifiedError` if a part is archived and neither is given.
+    Raises :class:`JournalCorruptError` naming the first that is wrong, :class:`NotVerifiedError` if
+    a part is archived and neither is given, and :class:`JournalBusyError` if an archive run moves
+    records meanwhile.
     """
+    archived = await store.archived()
+    try:
+        return await _verified(
+            store, trusted, archive, anchored, after, progress, skip_archive=skip_archive
+        )
+    except JournalCorruptError:
+        if await store.archived() != archived:
+            raise JournalBusyError("records were archived meanwhile: verify again") from None
+        raise
+
+
+async def _verified(
+    store: JournalStore,
+    trusted: TrustedHead | None,
+    archive: Path | None,
+    anchored: Sequence[AnchoredHead],
+    after: VerifiedPosition | None,
+    progress: Progress | None,
+    *,
+    skip_archive: bool,
+) -> VerificationResult:
     state = await signed_state(store, anchored)
     resumed = await _resumed(store, state, after)
     start = resumed or await _start(store, state, archive, skip_archive=skip_archive)

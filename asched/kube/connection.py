@@ -10,10 +10,11 @@ import base64
 import os
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -23,7 +24,12 @@ from asched import __version__
 from asched.config.yaml import read_limited
 from asched.kube.client import ApiClient, CredentialSource, RenewingCredentials, RequestHealth
 from asched.kube.errors import CredentialPluginError, KubeConfigError, one_line
-from asched.kube.exec_plugin import EXEC_TIMEOUT_S, exec_spec, run_exec_plugin
+from asched.kube.exec_plugin import (
+    EXEC_TIMEOUT_S,
+    ExecCredential,
+    exec_spec,
+    run_exec_plugin,
+)
 from asched.kube.http import HttpTransport
 from asched.kube.kubeconfig import SelectedContext, read_context
 from asched.kube.pool import ConnectionPool
@@ -150,9 +156,23 @@ class KubeConfig:
 
     async def load(self, now: datetime) -> Credentials:
         selected = read_context(self._files, self._context)
-        user, expires_at = selected.user, None
-        if "exec" in user:
-            user, expires_at = await self._run_plugin(selected)
+        if "exec" not in selected.user:
+            return await self._credentials(selected, selected.user, now)
+        returned = await self._run_plugin(selected)
+        with ExitStack() as stack:
+            given = self._in_files(returned.user, stack)
+            replaced = {"exec", *(f"{name}-data" for name in given)}
+            others = {key: value for key, value in selected.user.items() if key not in replaced}
+            user = {**others, **given}
+            return await self._credentials(selected, user, now, returned.expires_at)
+
+    async def _credentials(
+        self,
+        selected: SelectedContext,
+        user: dict[str, Any],
+        now: datetime,
+        expires_at: datetime | None = None,
+    ) -> Credentials:
         renew_at = now + TOKEN_FILE_REREAD if "tokenFile" in user else None
         user = self._with_token(user)
         if expires_at is not None:
@@ -162,27 +182,41 @@ class KubeConfig:
             access = await self._read_by_library(selected.as_config(user))
         return self._builder.build(access, renew_at, expires_at)
 
-    async def _run_plugin(
-        self, selected: SelectedContext
-    ) -> tuple[dict[str, Any], datetime | None]:
-        """The user with the plugin's credentials in place of the plugin, and their expiry."""
+    async def _run_plugin(self, selected: SelectedContext) -> ExecCredential:
         try:
             spec = exec_spec(selected.user["exec"], selected.folder)
-            returned = await run_exec_plugin(spec)
+            return await run_exec_plugin(spec)
         except KubeConfigError as error:
             raise type(error)(f"{self._where}: {error}") from None
-        others = {key: value for key, value in selected.user.items() if key != "exec"}
-        return {**others, **returned.user}, returned.expires_at
+
+    def _in_files(self, returned: dict[str, str], stack: ExitStack) -> dict[str, str]:
+        """What a plugin returned, with certificate and key in files that ``stack`` removes. For
+        data the library creates files with each renewal, and leaves them open."""
+        if "client-certificate-data" not in returned:
+            return returned
+        given = dict(returned)
+        try:
+            folder = stack.enter_context(TemporaryDirectory(prefix="asched-"))
+            for name in ("client-certificate", "client-key"):
+                file = Path(folder, name)
+                file.write_bytes(base64.b64decode(given.pop(f"{name}-data")))
+                given[name] = str(file)
+        except OSError as error:
+            raise KubeConfigError(f"{self._where}: {_without_value(error)}") from None
+        return given
 
     def _with_token(self, user: dict[str, Any]) -> dict[str, Any]:
-        """The user with the token in place of a file that contains it."""
+        """The user with the token in place of a file that contains it. As in client-go, ``token``
+        is for the case that the file cannot be read."""
         file = user.get("tokenFile")
-        if not isinstance(file, str) or not file or "token" in user:
+        if not isinstance(file, str) or not file:
             return user
         others = {key: value for key, value in user.items() if key != "tokenFile"}
         try:
             return {**others, "token": read_limited(Path(file)).decode()}
         except OSError as error:
+            if others.get("token"):
+                return others
             raise KubeConfigError(f"{self._where}: {file}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise KubeConfigError(f"{self._where}: {file}: not UTF-8") from None
@@ -211,8 +245,8 @@ class KubeConfig:
             certificate=read.cert_file,
             key=read.key_file,
             verify=read.verify_ssl,
-            tls_server_name=read.tls_server_name or None,
-            proxy=read.proxy or None,
+            tls_server_name=str(read.tls_server_name) if read.tls_server_name else None,
+            proxy=str(read.proxy) if read.proxy else None,
         )
 
 
@@ -307,11 +341,12 @@ class _CredentialsBuilder:
     ) -> Credentials:
         """Raises KubeConfigError."""
         server = access.server.rstrip("/")
-        if not _is_http_url(server):
-            shown = server.rpartition("@")[2]  # without a password
-            raise KubeConfigError(
-                f"{self._where}: the server must be an http or https URL, not {shown!r}"
-            )
+        self._check_url("the server", server)
+        if access.proxy is not None:
+            self._check_url("proxy-url", access.proxy)
+        if not _is_host(access.tls_server_name or "api"):
+            name = access.tls_server_name
+            raise KubeConfigError(f"{self._where}: tls-server-name {name!r} is not a host's name")
         # A token that was read from a file ends with a newline.
         authorization = access.authorization.strip()
         if not (authorization.isascii() and authorization.isprintable()):
@@ -326,6 +361,13 @@ class _CredentialsBuilder:
             renew_at=renew_at.astimezone(UTC) if renew_at else None,
             expires_at=expires_at.astimezone(UTC) if expires_at else None,
         )
+
+    def _check_url(self, what: str, url: str) -> None:
+        if not _is_http_url(url):
+            shown = url.rpartition("@")[2]  # without a password
+            raise KubeConfigError(
+                f"{self._where}: {what} must be an http or https URL, not {shown!r}"
+            )
 
     def _tls_context(self, access: _Access) -> ssl.SSLContext:
         files = (access.authority, access.certificate, access.key)
@@ -363,10 +405,18 @@ def _is_http_url(server: str) -> bool:
     """Whether requests can be sent there: a port has to be a number, for instance."""
     try:
         parts = urlsplit(server)
-        valid = parts.port != 0 and bool(parts.hostname)
+        valid = parts.port != 0 and _is_host(parts.hostname or "")
     except ValueError:
         return False
     return valid and server.isascii() and parts.scheme in ("http", "https")
+
+
+def _is_host(name: str) -> bool:
+    """Whether it can be looked up, and be the name in a certificate."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _split_userinfo(server: str) -> tuple[str, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+
 import aiohttp
+import yarl
 
 from asched.kube.errors import NoResponseError, ResponseTooLargeError
 from asched.kube.pool import CONNECT_TIMEOUT_S, describe
@@ -46,6 +49,13 @@ class _AiohttpResponse:
         self._response.release()
 
 
+def _proxy_authorization(proxy: yarl.URL) -> dict[str, str]:
+    if proxy.user is None:
+        return {}
+    plain = f"{proxy.user}:{proxy.password or ''}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(plain).decode()}"}
+
+
 class ProxyTransport(Transport):
     """For credentials with a proxy."""
 
@@ -69,6 +79,11 @@ class ProxyTransport(Transport):
             headers["Content-Type"] = request.content_type
         if credentials.authorization:
             headers["Authorization"] = credentials.authorization
+        # Errors show the URL of the proxy, so the password is not in it.
+        proxy = yarl.URL(credentials.proxy or "")
+        of_proxy = _proxy_authorization(proxy)
+        if not credentials.server.startswith("https:"):  # the proxy reads the request itself
+            headers |= of_proxy
         limits = aiohttp.ClientTimeout(
             total=request.timeout_s, sock_connect=min(request.timeout_s, CONNECT_TIMEOUT_S)
         )
@@ -82,7 +97,8 @@ class ProxyTransport(Transport):
                 timeout=limits,
                 ssl=credentials.tls if credentials.tls is not None else True,
                 server_hostname=credentials.tls_server_name,
-                proxy=credentials.proxy,
+                proxy=proxy.with_user(None),
+                proxy_headers=of_proxy,
                 allow_redirects=False,
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:

@@ -257,6 +257,13 @@ def test_certificate_without_key_is_rejected(tmp_path: Path) -> None:
     assert run("apiserver", "--tls-certificate", str(certificate)) == (2, "", message)
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-1"])
+def test_demo_without_time_limit_is_rejected(seconds: str) -> None:
+    line = "Input should be greater than or equal to 0; see asched demo --help"
+    message = f"asched: Invalid value for '--timeout': {line}\n"
+    assert run("demo", f"--timeout={seconds}") == (2, "", message)
+
+
 def test_literal_defaults_equal_those_of_the_implementation() -> None:
     assert JournalSettings().url.removeprefix("sqlite+aiosqlite:///") == DEFAULT_JOURNAL
     params = commands(typer.main.get_command(app))["apiserver"].params

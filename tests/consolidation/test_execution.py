@@ -212,6 +212,24 @@ async def test_a_pod_that_arrives_stops_the_plan(tmp_path: Path) -> None:
         assert cordoned(w) == {"n0"}
 
 
+async def test_node_that_vanishes_stops_the_plan(tmp_path: Path) -> None:
+    """As by an autoscaler. What became of the domains before is reported and recorded."""
+    async with spread_cluster(tmp_path) as (w, replica_sets):
+
+        def remove_node(_: str) -> None:
+            replica_sets.on_deleted = lambda name: None
+            w.cluster.delete("nodes", "n1")
+
+        replica_sets.on_deleted = remove_node
+        code, out = await consolidate(w, "--apply", "--timeout", "20")
+        assert code == 1
+        assert "n0 is free and cordoned" in out
+        assert "stopped at n1 after 0 evictions: node n1 is not in the cluster" in out
+        assert cordoned(w) == {"n0"}
+    ended = [each.domain for each in await records_of(w) if isinstance(each, ConsolidationEnded)]
+    assert ended == ["n0", "n1"]
+
+
 async def test_annotations_and_local_storage_keep_nodes(tmp_path: Path) -> None:
     async with spread_cluster(tmp_path) as (w, replica_sets):
         annotations = {"karpenter.sh/do-not-disrupt": "true"}

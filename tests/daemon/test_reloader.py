@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.typing import EventDict
 
-from asched.config.file import Configuration, load
+from asched.config.file import ConfigFileError, Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.daemon.reload.reloader import (
     ConfigApplied,
@@ -118,6 +118,18 @@ async def test_reload_applies_valid_and_rejects_invalid_configuration(
         await verify(made, w)
 
 
+async def test_debug_outlasts_a_reload(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(serving("a"))
+    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as made:
+        async with running(made, *arguments(w, config), "--debug") as command:
+            await until_logged(command, "caches synced")
+            command.send(signal.SIGHUP)
+            await until_logged(command, "configuration unchanged")
+            assert await stopped(made, command) == 0
+        assert events(command, "checkpoint written")  # at level debug
+
+
 class ConfigMap:
     """A volume as the kubelet keeps it: the file is a link to one in ``..data``, which is a link to
     a folder that is never changed."""
@@ -167,6 +179,13 @@ async def test_reload_under_load_loses_no_pod_and_binds_none_twice(tmp_path: Pat
 
 
 # -- files ------------------------------------------------------------------------------------
+
+
+def test_device_is_read_up_to_the_limit() -> None:
+    file = ConfigFile(Path("/dev/zero"))
+    assert not file.changed()
+    with pytest.raises(ConfigFileError, match="larger than"):
+        load(file.path, PluginRegistry.discover())
 
 
 def test_file_change_counts_after_two_polls(tmp_path: Path) -> None:

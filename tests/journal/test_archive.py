@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -14,7 +14,7 @@ from asched.journal import archive as archiving
 from asched.journal import archive as files
 from asched.journal import open_journal
 from asched.journal.archive import all_batches, archive, restore
-from asched.journal.chain import GENESIS, Segment
+from asched.journal.chain import GENESIS, BatchRange, Segment
 from asched.journal.errors import (
     ArchivedError,
     ConflictError,
@@ -245,6 +245,48 @@ async def test_checkpoint_within_segment_is_rejected_before_deletion(
         assert [mark.seq for mark in await store.checkpoint_marks()] == [7, 16]
         await store.delete_archived()
         assert (await verify_journal(store, archive=tmp_path)).checkpoints == 2
+
+
+async def test_checkpoint_that_a_daemon_deletes_meanwhile_moves_nothing(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "archive"
+    async with open_journal(database_url) as store, open_journal(database_url) as daemon:
+        await fill(store, 5, 17, 24)
+        segments = SqlStore.segments
+
+        async def after_the_choice(self: SqlStore) -> Sequence[Segment]:
+            await daemon.drop_checkpoints([17])
+            return await segments(self)
+
+        monkeypatch.setattr(SqlStore, "segments", after_the_choice)
+        with pytest.raises(JournalBusyError, match="repeat the command"):
+            await move(store, folder, before_ns=60)
+        assert (await store.archived(), files_in(folder)) == (GENESIS, [])
+        monkeypatch.setattr(SqlStore, "segments", segments)
+        assert [s.last_seq for s in await move(store, folder, before_ns=60)] == [3]
+        assert [mark.seq for mark in await store.checkpoint_marks()] == [5, 24]
+
+
+async def test_verification_during_a_run_is_no_corruption(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_journal(database_url) as store, open_journal(database_url) as archiver:
+        await fill(store, 17)
+        ranges = SqlStore.batch_ranges
+
+        async def archived_meanwhile(
+            self: SqlStore, after_batch: int = 0
+        ) -> AsyncIterator[BatchRange]:
+            monkeypatch.undo()
+            await move(archiver, tmp_path, before_ns=60)
+            async for batches in ranges(self, after_batch):
+                yield batches
+
+        monkeypatch.setattr(SqlStore, "batch_ranges", archived_meanwhile)
+        with pytest.raises(JournalBusyError, match="archived meanwhile"):
+            await verify_journal(store)
+        assert (await verify_journal(store, archive=tmp_path)).records == 24
 
 
 async def record_segment(store: SqlStore, folder: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import sqlite3
 import stat
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +18,10 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.framework.runtime.profile import PluginWeight, ProfileSpec
+from asched.journal import export as exporting
 from asched.journal import open_journal
+from asched.journal.archive import archive
+from asched.journal.chain import SealedBatch
 from asched.model.quantity import NS_PER_S
 from asched.state.records import AnyRecord, EngineStarted, ProfilesLoaded, TurnStarted
 from tests.journal.samples import mixed, turn
@@ -154,6 +160,39 @@ async def write_clock(path: Path) -> None:
         for day, records in enumerate((3, 3, 3, 3, 4)):
             batch: list[AnyRecord] = [TurnStarted(day * DAY_NS) for _ in range(records)]
             await store.append(batch, written_at_ns=day * DAY_NS)
+
+
+def test_export_during_an_archive_run_is_repeated(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of archived records are deleted while they are read."""
+    export, lines = exporting.export, tmp_path / "all.jsonl"
+
+    async def archived_meanwhile(
+        batches: AsyncIterator[SealedBatch], sink: exporting.ExportSink
+    ) -> int:
+        monkeypatch.undo()
+        async with open_journal(str(path)) as store:
+            await archive(store, tmp_path / "a", before_ns=2 * DAY_NS, archived_at_ns=0)
+        return await export(batches, sink)
+
+    monkeypatch.setattr(exporting, "export", archived_meanwhile)
+    message = "asched: records were archived meanwhile: repeat the command\n"
+    assert run("export", "--journal", path, "--to", lines) == (1, "", message)
+    assert run("export", "--journal", path, "--to", lines)[0] == 0
+
+
+def test_export_to_a_full_disk_leaves_no_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> list[exporting.ExportedRecord]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(exporting, "_exported", full)
+    lines = tmp_path / "all.jsonl"
+    message = f"asched: cannot write {lines}: No space left on device\n"
+    assert run("export", "--journal", path, "--to", lines) == (1, "", message)
+    assert not lines.exists()
 
 
 def test_archive_verify_restore_and_export(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from enum import Enum
 
 import anyio
@@ -23,8 +24,10 @@ from asched.daemon.telemetry.metrics import Metrics
 from asched.journal import postgres
 from asched.journal.chain import seal
 from asched.journal.codec import CODEC
+from asched.journal.database import READERS
 from asched.journal.errors import (
     ConflictError,
+    FencedError,
     JournalBusyError,
     JournalError,
     JournalFullError,
@@ -77,6 +80,13 @@ class Faults:
             f"CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$"
             f" BEGIN {what}; RETURN NEW; END $$",
             f"CREATE {kind} zz_fault {moment.value} EXECUTE FUNCTION fault()",
+        )
+
+    async def end_sessions(self) -> None:
+        """As a restart of the server does."""
+        await self._execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
 
     async def take_out(self) -> None:
@@ -186,6 +196,23 @@ async def test_statement_on_ending_session_is_an_io_error(
     appended = await store.append(turn(2), written_at_ns=2, first_seq=4)
     assert (appended.first_seq, appended.last_seq) == (4, 6)
     await check(store, 2)
+
+
+async def test_idle_writer_is_checked_after_the_server_ended_all_sessions(
+    url: str, store: JournalStore
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(READERS):
+            tasks.start_soon(store.check_writer)
+    await Faults(url).end_sessions()
+    for _ in range(READERS):  # an idle writer finds each of its sessions ended once
+        with suppress(JournalIOError):
+            await store.check_writer()
+    await store.check_writer()
+    async with open_journal(url) as successor:
+        await successor.claim("successor", claimed_at_ns=2)
+        with pytest.raises(FencedError):
+            await store.check_writer()
 
 
 @pytest.mark.parametrize("same", [True, False])

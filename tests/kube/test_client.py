@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 from datetime import datetime
 from pathlib import Path
@@ -247,6 +249,27 @@ async def test_requests_through_proxy_are_complete() -> None:
     assert proxy.asked[1].headers["Authorization"] == "Bearer t"
     assert proxy.asked[1].body == b"{}"
     assert clock.sleeps_s[0] >= 3.0
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_password_of_a_proxy_is_sent_and_not_shown(scheme: str) -> None:
+    sent: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sent.append(await reader.readuntil(b"\r\n\r\n"))
+        body = b"not HTTP at all" if scheme == "http" else b"HTTP/1.1 407 Denied\r\n\r\n"
+        writer.write(body)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        address = "{}:{}".format(*proxy.sockets[0].getsockname())
+        url = f"http://me:canary@{address}"
+        away = Credentials(f"{scheme}://api.invalid", proxy=url)
+        async with client_for("", ManualClock(), source=FixedCredentials(away)) as client:
+            with pytest.raises(NoResponseError) as caught:
+                await client.request("POST", "/api/v1/pods", body=b"{}")
+    assert "canary" not in str(caught.value)
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:canary") in sent[0]
 
 
 async def test_token_is_renewed_before_expiry() -> None:

@@ -100,6 +100,17 @@ async def test_token_file_is_reread_every_minute(tmp_path: Path) -> None:
     assert (await source.load(BEGIN)).authorization == "Bearer second"
 
 
+async def test_token_file_takes_precedence_over_token(tmp_path: Path) -> None:
+    user = {"token": "static", "tokenFile": str(tmp_path / "token")}
+    source = KubeConfig([kubeconfig(tmp_path, "http://api", user)])
+    missing = await source.load(BEGIN)
+    assert missing.authorization == "Bearer static"
+    (tmp_path / "token").write_text("rotated\n")
+    found = await source.load(BEGIN)
+    assert found.authorization == "Bearer rotated"
+    assert missing.renew_at == found.renew_at == BEGIN + TOKEN_FILE_REREAD
+
+
 async def test_exec_plugin_returns_token_and_expiry(tmp_path: Path) -> None:
     credential = (
         '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'
@@ -179,17 +190,23 @@ async def test_unchanged_certificates_reuse_tls_context(tmp_path: Path) -> None:
         ({"exec": {"command": "true"}}, {}, "apiVersion"),
         ({"token": "tökén"}, {}, "ASCII"),
         ({"token": "\u20ac"}, {}, "ASCII"),
+        ({}, {"proxy-url": "socks5://me:canary@proxy:1080"}, "proxy-url must be an http or https"),
+        ({}, {"proxy-url": 3}, "proxy-url must be an http or https"),
+        ({}, {"proxy-url": "http://me:canary@proxy..internal"}, "not 'proxy..internal'"),
+        ({}, {"tls-server-name": ".internal"}, "tls-server-name '.internal' is not"),
+        ({}, {"server": "https://api..internal"}, "not 'https://api..internal'"),
     ],
 )
 async def test_invalid_credentials_raise_one_line_error(
     user: dict[str, Any], cluster: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    path = kubeconfig(tmp_path, "https://api", user, **cluster)
+    path = kubeconfig(tmp_path, user=user, **{"server": "https://api", **cluster})
     with pytest.raises(KubeConfigError) as caught:
         await KubeConfig([path]).load(BEGIN)
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from asched.kube import exec_plugin
 from asched.kube.child_environment import exec_plugin_environment, worker_environment
 from asched.kube.connection import KubeConfig
 from asched.kube.errors import CredentialPluginError, KubeConfigError
+from tests.extenders.certificates import CERTIFICATE, KEY
 from tests.kube.harness import BEGIN, TIMEOUT_S
 from tests.kube.test_connection import kubeconfig
 
@@ -137,6 +138,26 @@ async def test_client_certificate_of_plugin_is_loaded(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, "https://api", {"exec": script(tmp_path, body)})
     with pytest.raises(KubeConfigError, match="client certificate"):
         await KubeConfig([path]).load(BEGIN)
+
+
+async def test_renewed_client_certificates_leave_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    static = {"client-certificate-data": "AA==", "client-key-data": "AA=="}
+    opened = set[int]()
+    for number in range(3):
+        # Text before a certificate does not count, so each has another content.
+        certificate, key = f"{number}\n{CERTIFICATE}", f"{number}\n{KEY}"
+        returned = answer(clientCertificateData=certificate, clientKeyData=key)
+        section = script(tmp_path, returned.replace("echo", "printf %s", 1))
+        path = kubeconfig(tmp_path, "https://api", {"exec": section, **static})
+        found = await KubeConfig([path]).load(BEGIN)
+        assert found.tls is not None
+        opened.add(len(os.listdir("/proc/self/fd")))
+    assert len(opened) == 1
+    assert not os.listdir(tmp_path / "tmp")
 
 
 async def test_relative_command_is_relative_to_kubeconfig(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from asched.cli.mcp import TokenViewer
 from asched.cli.ui import UiReviewer
 from asched.config.registry import PluginRegistry
 from asched.journal.opening import open_journal
+from asched.kube.reviews import ReviewError
 from asched.mcp.access import NamespaceViewer
 from asched.mcp.server import JournalServer
 from asched.proof.keys import NO_KEYS
@@ -171,11 +172,31 @@ async def test_token_of_the_cluster_decides(journal: str, tmp_path: Path) -> Non
             assert found == f"{file}: cannot be read: No such file or directory"
 
 
+async def test_access_review_without_answer_is_one_line(
+    journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(bearer(TENANT)["Authorization"].removeprefix("Bearer "))
+
+    async def unanswered(*_: object) -> bool:
+        raise ReviewError("no answer to a SubjectAccessReview: timed out")
+
+    async with reviewing(tmp_path) as (_, reviewer):
+        monkeypatch.setattr(reviewer, "allows", unanswered)
+        viewer = TokenViewer(ClusterAccess(UiReviewer(reviewer)), file)
+        async with asking(journal, viewer) as client:
+            assert await text(client, "history", {"pod": f"{MINE}/web"}) == (
+                False,
+                "no answer to a SubjectAccessReview: timed out; try again",
+            )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--namespace", "a", "--token-file", "t"), "exclude each other"),
         (("--kubeconfig", "k"), "--kubeconfig needs --token-file"),
+        (("--namespace", "a", "--namespace", ""), "--namespace is empty"),
     ],
 )
 def test_wrong_options(options: tuple[str, ...], message: str) -> None:

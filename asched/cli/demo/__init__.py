@@ -24,7 +24,7 @@ class DemoOptions:
     seed: int = typer.Option(1, help="Seed of the random workload.", min=0)
     over: float = typer.Option(6.0, help="Seconds during which the pods are created.", min=0.1)
     timeout: float = typer.Option(
-        120.0, help="Seconds after which the demo fails if pods are not bound."
+        120.0, help="Seconds after which the demo fails if pods are not bound.", min=0
     )
     config: Path | None = typer.Option(
         None, metavar="FILE", help="The configuration, as for asched run. Default: defaults."

@@ -19,6 +19,7 @@ from asched.batch.registry import SessionRegistry
 from asched.config.batch import ConfError, load_conf
 from asched.config.file import ConfigFileError, Configuration
 from asched.config.settings import BatchSettings
+from asched.config.yaml import CONFIG_LIMIT_BYTES
 from asched.daemon.telemetry.health import ServiceManager
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
@@ -100,7 +101,9 @@ class ConfigFile:
                 stamp = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
                 if stamp == before.stamp:
                     return before
-                return _Content(stamp, hashlib.file_digest(file, "sha256").digest())
+                # Loading rejects more, and a device has no end.
+                content = file.read(CONFIG_LIMIT_BYTES + 1)
+                return _Content(stamp, hashlib.sha256(content).digest())
         except OSError:
             return _Content(None, None)
 
