@@ -16,7 +16,8 @@ from asched.pricing.prices import parse_prices
 from asched.ui.api import PREFIX
 from asched.ui.lab.forgery import TOKEN_HEADER
 from asched.ui.lab.results import ResultStore
-from asched.ui.lab.runs import LabSettings
+from asched.ui.lab.runs import LabSettings, start_worker
+from tests.ui.forked_lab import running
 from tests.ui.serving import Client, cli, ui_on
 
 PACKING = """\
@@ -219,21 +220,6 @@ async def test_same_question_has_the_same_address(settings: LabSettings) -> None
             assert "NodeResourcesFit=5" in await response.text()
 
 
-def worker_ids() -> set[int]:
-    """The worker processes of this process."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if b"asched.ui.lab.worker" in words and parent == os.getpid():
-                found.add(int(entry.name))
-    return found
-
-
 def is_alive(process_id: int) -> bool:
     return Path(f"/proc/{process_id}").exists()
 
@@ -244,7 +230,7 @@ async def test_cancel_ends_the_process(settings: LabSettings) -> None:
         run_id = await lab.start(source="scenario", scenario=ENDLESS)
         waiting = await lab.start(plugins="NodeResourcesFit=5")
         await lab.running(run_id)
-        [worker] = worker_ids()
+        [worker] = running
         assert (await client.get(f"/lab/runs/{waiting}"))["state"] == "waiting"
         assert (await client.get("/lab"))["runs"][1]["id"] in (run_id, waiting)
         status, run = await lab.post(f"/lab/runs/{run_id}/cancel")
@@ -260,7 +246,7 @@ async def test_killed_worker_is_a_page_with_one_line(settings: LabSettings) -> N
         lab = await LabClient(client).begin()
         run_id = await lab.start(source="scenario", scenario=ENDLESS)
         await lab.running(run_id)
-        [worker] = worker_ids()
+        [worker] = running
         os.kill(worker, signal.SIGKILL)
         run = await lab.ended(run_id)
         assert run["state"] == "failed"
@@ -278,11 +264,15 @@ async def test_stop_of_the_server_ends_the_runs(settings: LabSettings) -> None:
     async with ui_on(settings.journal_url, lab=settings) as client:
         lab = await LabClient(client).begin()
         await lab.running(await lab.start(source="scenario", scenario=ENDLESS))
-        [worker] = worker_ids()
+        [worker] = running
     assert not is_alive(worker)
 
 
-async def test_worker_out_of_memory_says_so(settings: LabSettings) -> None:
+async def test_worker_out_of_memory_says_so(
+    settings: LabSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of its own: a forked one has the memory of the imports of all tests."""
+    monkeypatch.setattr("asched.ui.lab.runs.start_worker", start_worker)
     small = settings._replace(memory_bytes=150 << 20)
     async with ui_on(settings.journal_url, lab=small) as client:
         lab = await LabClient(client).begin()
@@ -378,7 +368,7 @@ async def test_same_question_at_the_same_time_is_one_run(settings: LabSettings) 
         found = await asyncio.gather(*(lab.start(**form) for _ in range(5)))
         assert len({*found}) == 1
         await lab.running(found[0])
-        assert len(worker_ids()) == 1
+        assert len(running) == 1
         assert len((await client.get("/lab"))["runs"]) == 1
 
 
