@@ -1,4 +1,4 @@
-"""Workers of the lab without an import each: forked from the process that forks those of a server."""
+"""Workers of the lab that import nothing: forked as those of a server are."""
 
 from __future__ import annotations
 
