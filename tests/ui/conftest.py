@@ -29,7 +29,7 @@ def forked_workers() -> Iterator[None]:
     Most tests start a server, and each import would take 0.8 s of CPU. ``test_workers``,
     ``test_lab_process`` and a test of ``test_lab`` start the processes as the command does.
     """
-    multiprocessing.set_forkserver_preload(["tests.ui.forked_lab", "tests.ui.serving"])
+    multiprocessing.set_forkserver_preload(["tests.ui.preloaded"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asched.ui.workers.CONTEXT", multiprocessing.get_context("forkserver"))
         patch.setattr("asched.ui.lab.runs.start_worker", forked_lab.start_worker)
