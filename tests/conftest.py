@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -79,12 +80,15 @@ def entry_points_read_once() -> Iterator[None]:
     As in ``importlib.metadata``, a folder is searched again when it changes.
     """
     search = importlib.metadata.entry_points
-    known = cache(lambda _: search())
 
-    def entry_points(**parameters: str) -> importlib.metadata.EntryPoints:
+    @cache
+    def known(_: tuple[tuple[Path, int], ...], parameters: tuple[tuple[str, str], ...]) -> Any:
+        return search(**dict(parameters))
+
+    def entry_points(**parameters: str) -> Any:
         folders = (Path(name) for name in sys.path)
         times = [(folder, folder.stat().st_mtime_ns) for folder in folders if folder.is_dir()]
-        return known((*times,)).select(**parameters)
+        return known((*times,), (*parameters.items(),))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.metadata, "entry_points", entry_points)
