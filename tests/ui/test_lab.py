@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import AsyncIterator
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from asched.pricing.prices import parse_prices
 from asched.ui.api import PREFIX
@@ -108,6 +110,16 @@ class LabClient:
         assert run["state"] == "finished", run
         found: dict[str, Any] = await self.client.get(f"/lab/results/{run_id}")
         return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def idle_lab(
+    recorded_demo: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[LabClient]:
+    """One server for tests that start no run."""
+    settings = LabSettings(str(recorded_demo), tmp_path_factory.mktemp("results"))
+    async with ui_on(settings.journal_url, lab=settings) as client:
+        yield await LabClient(client).begin()
 
 
 def without_names(report: dict[str, Any]) -> dict[str, Any]:
@@ -308,10 +320,9 @@ async def test_worker_out_of_memory_says_so(
         ({"source": "other"}, "the body is not a form of the lab: "),
     ],
 )  # fmt: skip
-async def test_bad_form(settings: LabSettings, form: dict[str, str], error: str) -> None:
-    async with ui_on(settings.journal_url, lab=settings) as client:
-        lab = await LabClient(client).begin()
-        status, found = await lab.post("/lab/runs", form)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_bad_form(idle_lab: LabClient, form: dict[str, str], error: str) -> None:
+    status, found = await idle_lab.post("/lab/runs", form)
     assert status in (400, 404)
     assert found["error"].startswith(error)
     assert "\n" not in found["error"]
