@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -70,6 +73,28 @@ def command_lines_built_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def entry_points_read_once() -> Iterator[None]:
+    """A start of the scheduler searches all installed distributions, which takes 8 ms.
+
+    As in ``importlib.metadata``, a folder is searched again when it changes.
+    """
+    search = importlib.metadata.entry_points
+
+    @cache
+    def known(_: tuple[tuple[Path, int], ...], parameters: tuple[tuple[str, str], ...]) -> Any:
+        return search(**dict(parameters))
+
+    def entry_points(**parameters: str) -> Any:
+        folders = (Path(name) for name in sys.path)
+        times = [(folder, folder.stat().st_mtime_ns) for folder in folders if folder.is_dir()]
+        return known((*times,), (*parameters.items(),))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "entry_points", entry_points)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
     """A command sets up logs for its whole process: here that ends with the test, as the stream
@@ -89,5 +114,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """What the collection of tests made lives until the end, so the garbage collector skips it."""
-    gc.collect()
     gc.freeze()

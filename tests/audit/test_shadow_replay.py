@@ -46,9 +46,14 @@ async def test_shadow_journal_of_a_small_recording(tmp_path: Path) -> None:
     assert (report.divergence, report.decisions) == (None, 37)
 
 
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> list[AnyRecord]:
+    return play(written_tape(tmp_path_factory.mktemp("tape")))[0]
+
+
 @pytest.fixture
-def records(tmp_path: Path) -> list[AnyRecord]:
-    return play(written_tape(tmp_path))[0]
+def records(played: list[AnyRecord]) -> list[AnyRecord]:
+    return [*played]
 
 
 async def replay_of(records: list[AnyRecord], path: Path) -> ReplayReport:

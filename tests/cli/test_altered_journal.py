@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,9 +65,12 @@ class Altered(NamedTuple):
     kind: str
 
 
-@pytest.fixture(params=ALTERATIONS.values(), ids=list(ALTERATIONS))
-def altered(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Altered, str]:
+@pytest.fixture(params=ALTERATIONS.values(), ids=list(ALTERATIONS), scope="module")
+def original(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Altered, str]:
     """A journal with one altered record, and the files of a run."""
+    folder = tmp_path_factory.mktemp("altered")
     change: Alteration = request.param
     recording = woken_pod()
     recording.see(node("spare", "8"), pod("next", "1"))
@@ -77,15 +81,23 @@ def altered(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Altered, st
     recording.bind(recording.decide())
 
     async def write() -> None:
-        async with open_journal(str(tmp_path / "journal.db")) as store:
+        async with open_journal(str(folder / "journal.db")) as store:
             await recording.store_in(store)
         statement = f"UPDATE journal_record SET {change.assignment} WHERE seq = {seqs[-1]}"
-        await tamper(str(tmp_path / "journal.db"), statement)
+        await tamper(str(folder / "journal.db"), statement)
 
     anyio.run(write)
-    (tmp_path / "kubeconfig.yaml").write_text(KUBECONFIG)
-    (tmp_path / "config.yaml").write_text(NO_HEALTH)
-    return Altered(tmp_path, seqs[-1], change.record.__name__), change.message
+    (folder / "kubeconfig.yaml").write_text(KUBECONFIG)
+    (folder / "config.yaml").write_text(NO_HEALTH)
+    return Altered(folder, seqs[-1], change.record.__name__), change.message
+
+
+@pytest.fixture
+def altered(original: tuple[Altered, str], tmp_path: Path) -> tuple[Altered, str]:
+    """A copy of it."""
+    journal, message = original
+    shutil.copytree(journal.folder, tmp_path, dirs_exist_ok=True)
+    return journal._replace(folder=tmp_path), message
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, list[str]]:

@@ -19,6 +19,7 @@ from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from asched.testing.invariants import InvariantChecker
 from tests.state.profiles import loader, profile_of
 
+_CHECK_INTERVAL = 10
 BACKOFF_RESPECTED = FeatureGates(scheduler_pop_from_backoff_q=False)
 
 
@@ -45,14 +46,24 @@ class Scheduling:
         self.apply(r.ProfilesLoaded(loaded, feature_gates=gates))
 
     def apply(self, record: r.AnyRecord) -> None:
+        self._fold(record)
+        self._check()
+
+    def _fold(self, record: r.AnyRecord) -> None:
         self.records.append(record)
         self.fold.apply(record)
+
+    def _check(self) -> None:
         if self._invariants is not None:
             self._invariants.check(self.state)
 
     def see(self, *objects: AnyObject) -> None:
-        for item in objects:
-            self.apply(r.ObjectObserved(item))
+        """A large cluster is checked after every tenth object, because a check reads all."""
+        interval = _CHECK_INTERVAL if len(objects) > 2 * _CHECK_INTERVAL else 1
+        for number, item in enumerate(objects, start=1):
+            self._fold(r.ObjectObserved(item))
+            if not number % interval or number == len(objects):
+                self._check()
 
     def pass_time(self, seconds: float) -> None:
         self.apply(r.TurnStarted(self.state.now_ns + round(seconds * NS_PER_S)))

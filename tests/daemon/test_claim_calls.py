@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import anyio.lowlevel
-import anyio.lowlevel
-import anyio.lowlevel
 import msgspec
 
 from asched.daemon.plugin_host.binding_calls import (
@@ -97,58 +95,6 @@ async def test_claim_that_others_allocated_meanwhile_is_an_error() -> None:
     api = ScriptedApi(claim(), no_response, no_response, claim("other", device="y"))
     found = await allocate(api)
     assert found.message == "claim d/c got allocated elsewhere in the meantime"
-
-
-class CancelsAtPut(ScriptedApi):
-    """The call is cancelled after the API server received the allocation."""
-
-    def __init__(self, call: LimitedCall, *answers: Answer) -> None:
-        super().__init__(*answers)
-        self.call = call
-        self.answered: list[str] = []
-
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        if request.method == "PUT":
-            self.call.cancel(CancelReason.POD_GONE)
-        await anyio.lowlevel.checkpoint()
-        response = await super().exchange(credentials, request)
-        self.answered.append(request.method)
-        return response
-
-
-async def test_answer_to_an_allocation_is_awaited_although_the_pod_is_gone() -> None:
-    # Otherwise the undo might read the claim before the API server has written the allocation.
-    call = LimitedCall(60)
-    api = CancelsAtPut(call, claim(), claim("pod-p", device="x"))
-    with call.scope:
-        await allocate(api, call)
-    assert api.answered == ["PATCH", "PUT"]
-
-
-class CancelsAtPut(ScriptedApi):
-    """The call is cancelled after the API server received the allocation."""
-
-    def __init__(self, call: LimitedCall, *answers: Answer) -> None:
-        super().__init__(*answers)
-        self.call = call
-        self.answered: list[str] = []
-
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        if request.method == "PUT":
-            self.call.cancel(CancelReason.POD_GONE)
-        await anyio.lowlevel.checkpoint()
-        response = await super().exchange(credentials, request)
-        self.answered.append(request.method)
-        return response
-
-
-async def test_answer_to_an_allocation_is_awaited_although_the_pod_is_gone() -> None:
-    # Otherwise the undo might read the claim before the API server has written the allocation.
-    call = LimitedCall(60)
-    api = CancelsAtPut(call, claim(), claim("pod-p", device="x"))
-    with call.scope:
-        await allocate(api, call)
-    assert api.answered == ["PATCH", "PUT"]
 
 
 class CancelsAtPut(ScriptedApi):

@@ -136,15 +136,26 @@ async def test_archive_without_checkpoint_raises_error(tmp_path: Path) -> None:
         await move(MemoryStore(), tmp_path, before_ns=1)
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a journal and its archive."""
+    folder = tmp_path_factory.mktemp("archived")
+
+    async def write() -> None:
+        async with open_journal(str(folder / "journal.db")) as store:
+            await fill(store, 7, 16)
+            await move(store, folder / "archive", before_ns=30)
+            await move(store, folder / "archive", before_ns=1000)
+
+    anyio.run(write)
+    return folder
+
+
 @pytest.fixture
-async def archived(tmp_path: Path) -> Path:
+def archived(original: Path, tmp_path: Path) -> Path:
     """The file of a journal with two segments in the directory ``archive`` next to it."""
-    path = tmp_path / "journal.db"
-    async with open_journal(str(path)) as store:
-        await fill(store, 7, 16)
-        await move(store, tmp_path / "archive", before_ns=30)
-        await move(store, tmp_path / "archive", before_ns=1000)
-    return path
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "journal.db"
 
 
 async def fault(path: Path) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pytest
 
 from asched.journal import open_journal
@@ -18,15 +20,24 @@ from tests.journal.forging import without_triggers
 from tests.journal.samples import turn, verified_head
 
 
-@pytest.fixture
-async def path(tmp_path: Path) -> Path:
-    """A closed journal of 4 batches of 3 records."""
-    path = tmp_path / "journal.db"
+async def write_journal(path: Path) -> None:
     async with open_journal(str(path)) as store:
         await store.claim("test", claimed_at_ns=1)
         for number in range(4):
             await store.append(turn(number), written_at_ns=number)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("original") / "journal.db"
+    anyio.run(write_journal, path)
     return path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    """A closed journal of 4 batches of 3 records."""
+    return Path(shutil.copy(original, tmp_path / "journal.db"))
 
 
 @pytest.mark.parametrize(

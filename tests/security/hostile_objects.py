@@ -7,9 +7,10 @@ unique pairs of topology key and ``whenUnsatisfiable``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+
+import msgspec
 
 from asched.model.resources import GroupResource, Resource, WatchedResource
 
@@ -30,7 +31,7 @@ class HostileClass(NamedTuple):
     """The object of that number with about that many bytes of JSON."""
 
     def raw(self, number: int, size_bytes: int = ETCD_LIMIT_BYTES) -> bytes:
-        made = json.dumps(self.make(number, size_bytes), separators=(",", ":")).encode()
+        made = msgspec.json.encode(self.make(number, size_bytes))
         assert len(made) <= ETCD_LIMIT_BYTES, (self.name, len(made))
         return made
 
@@ -40,7 +41,7 @@ def fill(size_bytes: int, items: Iterable[Any]) -> list[Any]:
     held: list[Any] = []
     left = size_bytes - 1000
     for item in items:
-        left -= len(json.dumps(item, separators=(",", ":"))) + 1
+        left -= len(msgspec.json.encode(item)) + 1
         if left < 0:
             break
         held.append(item)

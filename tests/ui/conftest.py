@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from tests.demo.running import demo
 from tests.journal.conftest import new_postgres_database
+from tests.ui import forked_lab
 from tests.ui.group_scenario import record
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +26,13 @@ __all__ = ["new_postgres_database"]
 def forked_workers() -> Iterator[None]:
     """The worker processes of a server are forked from one process that has imported everything.
 
-    Most tests start a server, and each import would take 0.8 s of CPU. ``test_workers`` starts the
-    processes as the command does.
+    Most tests start a server, and each import would take 0.8 s of CPU. ``test_workers``,
+    ``test_lab_process`` and a test of ``test_lab`` start the processes as the command does.
     """
-    multiprocessing.set_forkserver_preload(["tests.ui.serving"])
+    multiprocessing.set_forkserver_preload(["tests.ui.preloaded"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asched.ui.workers.CONTEXT", multiprocessing.get_context("forkserver"))
+        patch.setattr("asched.ui.lab.runs.start_worker", forked_lab.start_worker)
         yield
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from asched.audit.groups import GroupName, explained
 from asched.audit.visibility import EVERYTHING
@@ -15,8 +17,18 @@ from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.session_records import EvictionDecided, SessionExecuted
 from tests.audit.recording import Recording, pod
-from tests.ui.serving import cli, run_command, ui_on
+from tests.ui.serving import Client, cli, run_command, ui_on
 from tests.ui.test_answers import csv_rows, folded
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(recorded_groups: Path) -> AsyncIterator[Client]:
+    """One server for all tests of the journal: they only read."""
+    async with ui_on(str(recorded_groups)) as served:
+        await served.caught_up()
+        yield served
 
 
 async def shown(journal: str, *arguments: str) -> Any:
@@ -44,31 +56,29 @@ async def answers(journal: str, path: str, **query: object) -> Any:
     ],
 )
 async def test_answer_is_that_of_the_command(
-    group_journal: str, path: str, arguments: list[str]
+    client: Client, path: str, arguments: list[str]
 ) -> None:
-    assert await answers(group_journal, path) == await shown(group_journal, *arguments)
+    assert await client.get(path) == await shown(client.journal, *arguments)
 
 
-async def test_answers_are_typed_as_declared(group_journal: str) -> None:
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        for name, path in (
-            ("evictions", "/evictions"),
-            ("queues", "/queues"),
-            ("queue_history", "/queues/history"),
-            ("gangs", "/gangs"),
-            ("gang", "/gangs/batch/stuck"),
-            ("gang_timeline", "/gangs/ml/training/timeline"),
-            ("owner", "/owners/shop/StatefulSet/big"),
-            ("owner_timeline", "/owners/shop/StatefulSet/big/timeline"),
-            ("pending", "/pending"),
-        ):
-            await client.typed(name, path)
-            assert await csv_rows(client, path), path
+async def test_answers_are_typed_as_declared(client: Client) -> None:
+    for name, path in (
+        ("evictions", "/evictions"),
+        ("queues", "/queues"),
+        ("queue_history", "/queues/history"),
+        ("gangs", "/gangs"),
+        ("gang", "/gangs/batch/stuck"),
+        ("gang_timeline", "/gangs/ml/training/timeline"),
+        ("owner", "/owners/shop/StatefulSet/big"),
+        ("owner_timeline", "/owners/shop/StatefulSet/big/timeline"),
+        ("pending", "/pending"),
+    ):
+        await client.typed(name, path)
+        assert await csv_rows(client, path), path
 
 
-async def test_every_eviction_of_the_journal_is_listed(group_journal: str) -> None:
-    _, records = await folded(group_journal)
+async def test_every_eviction_of_the_journal_is_listed(client: Client) -> None:
+    _, records = await folded(client.journal)
     decided = [
         victim.key for one in records if isinstance(one, r.Rejected) for victim in one.victims
     ]
@@ -78,7 +88,7 @@ async def test_every_eviction_of_the_journal_is_listed(group_journal: str) -> No
         for one in records
         if isinstance(one, r.PermitRejected) and "earlier gang" in one.message
     ]
-    found = (await answers(group_journal, "/evictions"))["evictions"]
+    found = (await client.get("/evictions"))["evictions"]
     names = [f"{one['victim']['namespace']}/{one['victim']['name']}" for one in found]
     assert sorted(names) == sorted(decided + released)
     kinds = {one["kind"] for one in found}
@@ -94,9 +104,9 @@ async def test_every_eviction_of_the_journal_is_listed(group_journal: str) -> No
             assert one["by"].endswith(f"of session {record.session} of kube-batch")
 
 
-async def test_eviction_says_whether_the_beneficiary_started(group_journal: str) -> None:
-    state, _ = await folded(group_journal)
-    found = (await answers(group_journal, "/evictions"))["evictions"]
+async def test_eviction_says_whether_the_beneficiary_started(client: Client) -> None:
+    state, _ = await folded(client.journal)
+    found = (await client.get("/evictions"))["evictions"]
     for one in found:
         pod = one["beneficiary"]
         entry = state.entry(f"{pod['namespace']}/{pod['name']}", pod["uid"])
@@ -111,17 +121,15 @@ async def test_eviction_says_whether_the_beneficiary_started(group_journal: str)
     assert waits["meek-2"] == 5.0
 
 
-async def test_evictions_are_filtered_and_as_of_a_record(group_journal: str) -> None:
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        every = (await client.get("/evictions"))["evictions"]
-        reclaimed = await client.get("/evictions", kind="reclaim")
-        of_gang = (await client.get("/evictions", q="ML/TRAINING"))["evictions"]
-        first = every[-1]
-        period = await client.get("/evictions", from_=first["at"], to=first["at"])
-        then = await client.get("/evictions", seq=first["seq"])
-        limited = await client.get("/evictions", limit=2)
-        rows = await csv_rows(client, "/evictions", kind="reclaim")
+async def test_evictions_are_filtered_and_as_of_a_record(client: Client) -> None:
+    every = (await client.get("/evictions"))["evictions"]
+    reclaimed = await client.get("/evictions", kind="reclaim")
+    of_gang = (await client.get("/evictions", q="ML/TRAINING"))["evictions"]
+    first = every[-1]
+    period = await client.get("/evictions", from_=first["at"], to=first["at"])
+    then = await client.get("/evictions", seq=first["seq"])
+    limited = await client.get("/evictions", limit=2)
+    rows = await csv_rows(client, "/evictions", kind="reclaim")
     assert {one["kind"] for one in reclaimed["evictions"]} == {"reclaim"}
     assert len(of_gang) == 4
     assert {one["beneficiary"]["gang"] for one in of_gang} == {"ml/training"}
@@ -151,13 +159,13 @@ async def test_command_filters_by_text_and_period(group_journal: str) -> None:
     assert f"{len(every)} eviction(s)" in out
 
 
-async def test_shares_over_time_are_those_of_the_command(group_journal: str) -> None:
-    found = await answers(group_journal, "/queues/history")
-    assert found == await shown(group_journal, "shares")
+async def test_shares_over_time_are_those_of_the_command(client: Client) -> None:
+    found = await client.get("/queues/history")
+    assert found == await shown(client.journal, "shares")
     queues = {point["queue"] for point in found["points"]}
     assert queues == {"research", "production", "default", "solo"}
     last = {point["queue"]: point for point in found["points"]}
-    now = await answers(group_journal, "/queues", seq=last["research"]["seq"])
+    now = await client.get("/queues", seq=last["research"]["seq"])
     for queue in now["sessions"][0]["queues"]:
         usage, point = queue["usage"], last[queue["usage"]["name"]]
         assert usage["share"] == point["share"]
@@ -168,11 +176,11 @@ async def test_shares_over_time_are_those_of_the_command(group_journal: str) -> 
             assert amounts["requested"] == one["requested"]
 
 
-async def test_queue_agrees_with_the_explanation_of_its_job(group_journal: str) -> None:
+async def test_queue_agrees_with_the_explanation_of_its_job(client: Client) -> None:
     """``asched explain --job`` opens the same session."""
-    job = await cli("explain", "--job", "batch/stuck", "--journal", group_journal)
+    job = await cli("explain", "--job", "batch/stuck", "--journal", client.journal)
     state_seq = job["seq"] - 1
-    found = await answers(group_journal, "/queues", seq=state_seq)
+    found = await client.get("/queues", seq=state_seq)
     [session] = found["sessions"]
     [own] = [one for one in session["jobs"] if one["job"] == "batch/stuck"]
     ahead = [
@@ -185,9 +193,9 @@ async def test_queue_agrees_with_the_explanation_of_its_job(group_journal: str) 
     assert all(one["orderReason"] for one in session["jobs"] if one["position"] > 1)
 
 
-async def test_who_went_first_is_in_the_order_of_the_records(group_journal: str) -> None:
-    _, records = await folded(group_journal)
-    found = await answers(group_journal, "/queues/history", limit=500)
+async def test_who_went_first_is_in_the_order_of_the_records(client: Client) -> None:
+    _, records = await folded(client.journal)
+    found = await client.get("/queues/history", limit=500)
     for session in found["sessions"]:
         executed = records[session["seq"] - 1]
         assert isinstance(executed, SessionExecuted)
@@ -204,9 +212,9 @@ async def test_who_went_first_is_in_the_order_of_the_records(group_journal: str)
     assert placed == sum(isinstance(one, r.Assigned) and one.session > 0 for one in records)
 
 
-async def test_gangs_are_counted_and_ordered(group_journal: str) -> None:
-    state, _ = await folded(group_journal)
-    found = (await answers(group_journal, "/gangs"))["gangs"]
+async def test_gangs_are_counted_and_ordered(client: Client) -> None:
+    state, _ = await folded(client.journal)
+    found = (await client.get("/gangs"))["gangs"]
     for gang in found:
         own = [
             entry
@@ -220,38 +228,36 @@ async def test_gangs_are_counted_and_ordered(group_journal: str) -> None:
     assert [gang["position"] for gang in one_by_one] == [*range(1, len(one_by_one) + 1)]
     assert [gang["name"] for gang in one_by_one] == ["early", "huge"]
     assert one_by_one[1]["orderReason"] == "priority 0 below 10"
-    pending = await answers(group_journal, "/gangs", phase="pending", q="production")
+    pending = await client.get("/gangs", phase="pending", q="production")
     assert {gang["queue"] for gang in pending["gangs"]} == {"production"}
     assert {gang["phase"] for gang in pending["gangs"]} == {"pending"}
 
 
-async def test_gang_waits_on_permit_for_its_members(group_journal: str) -> None:
+async def test_gang_waits_on_permit_for_its_members(client: Client) -> None:
     """At a time at which members have a node and wait for the others."""
-    _, records = await folded(group_journal)
+    _, records = await folded(client.journal)
     seq = next(
         seq
         for seq, one in enumerate(records, 1)
         if isinstance(one, r.Assigned) and one.permit_waits and one.key.startswith("ml/late-")
     )
-    gang = await answers(group_journal, "/gangs/ml/late", seq=seq)
+    gang = await client.get("/gangs/ml/late", seq=seq)
     assert (gang["gang"]["phase"], gang["gang"]["waiting"]) == ("waiting", 1)
     assert gang["sentence"].startswith("The gang waits for members: 0 of 3 pods are bound")
     assert gang["gang"]["waitedS"] == 0
 
 
-async def test_sentence_names_the_reason_of_most_pods(group_journal: str) -> None:
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        sentences = {
-            path: (await client.get(path))["sentence"]
-            for path in (
-                "/gangs/ml/training",
-                "/gangs/ml/huge",
-                "/owners/shop/ReplicaSet/web-5d8f",
-                "/owners/shop/StatefulSet/big",
-            )
-        }
-        big = await client.get("/owners/shop/StatefulSet/big")
+async def test_sentence_names_the_reason_of_most_pods(client: Client) -> None:
+    sentences = {
+        path: (await client.get(path))["sentence"]
+        for path in (
+            "/gangs/ml/training",
+            "/gangs/ml/huge",
+            "/owners/shop/ReplicaSet/web-5d8f",
+            "/owners/shop/StatefulSet/big",
+        )
+    }
+    big = await client.get("/owners/shop/StatefulSet/big")
     assert sentences["/gangs/ml/training"] == (
         "The gang is complete: all 4 pods are bound, 3 are required."
     )
@@ -265,11 +271,9 @@ async def test_sentence_names_the_reason_of_most_pods(group_journal: str) -> Non
     assert big["reasons"][0]["examples"] == ["big-0", "big-1"]
 
 
-async def test_owner_s_pods_all_deleted(group_journal: str) -> None:
+async def test_owner_s_pods_all_deleted(client: Client) -> None:
     """The page of a finished owner is an answer, not an error."""
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        found = await client.view.ask(_without_pods)
+    found = await client.view.ask(_without_pods)
     assert found.release(EVERYTHING) == "All 3 pods were deleted or have finished."
 
 
@@ -278,10 +282,10 @@ async def _without_pods(reader: Any) -> str:
     return explained(ClusterState(), 1, name, len(gone)).sentence
 
 
-async def test_timeline_of_a_gang_has_its_causes(group_journal: str) -> None:
-    _, records = await folded(group_journal)
-    found = await answers(group_journal, "/gangs/ml/training/timeline")
-    history = await shown(group_journal, "gang", "ml/training", "--timeline")
+async def test_timeline_of_a_gang_has_its_causes(client: Client) -> None:
+    _, records = await folded(client.journal)
+    found = await client.get("/gangs/ml/training/timeline")
+    history = await shown(client.journal, "gang", "ml/training", "--timeline")
     assert found["pods"] == history["pods"]
     assert found["causes"] == history["causes"]
     assert [pod["name"] for pod in found["members"]] == [f"training-{i}" for i in range(4)]
@@ -309,31 +313,31 @@ async def test_timeline_of_a_gang_has_its_causes(group_journal: str) -> None:
         assert link["fromSeq"] <= link["toSeq"]
 
 
-async def test_timeline_of_a_gang_that_yields(group_journal: str) -> None:
-    found = await answers(group_journal, "/gangs/ml/late/timeline")
+async def test_timeline_of_a_gang_that_yields(client: Client) -> None:
+    found = await client.get("/gangs/ml/late/timeline")
     kinds = {span["kind"] for member in found["members"] for span in member["spans"]}
     assert {"permit", "unschedulable", "running"} <= kinds
     victims = {one["victim"]["name"] for one in found["evictions"]}
     assert victims == {"filler-0"}
-    early = await answers(group_journal, "/gangs/ml/early/timeline")
+    early = await client.get("/gangs/ml/early/timeline")
     assert {one["kind"] for one in early["evictions"]} == {"gang"}
 
 
-async def test_timeline_is_cut_at_the_moment(group_journal: str) -> None:
-    whole = await answers(group_journal, "/gangs/ml/training/timeline")
+async def test_timeline_is_cut_at_the_moment(client: Client) -> None:
+    whole = await client.get("/gangs/ml/training/timeline")
     seq = whole["causes"][3]["toSeq"]
-    part = await answers(group_journal, "/gangs/ml/training/timeline", seq=seq)
+    part = await client.get("/gangs/ml/training/timeline", seq=seq)
     assert all(entry["seq"] <= seq for pod in part["pods"] for entry in pod["entries"])
     assert part["until"] < whole["until"]
     assert 0 < len(part["causes"]) < len(whole["causes"])
 
 
 async def test_timeline_of_a_group_has_the_newest_entries(
-    group_journal: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = await answers(group_journal, "/gangs/ml/training/timeline")
+    whole = await client.get("/gangs/ml/training/timeline")
     monkeypatch.setattr("asched.ui.groups.MAX_ENTRIES", 4)
-    found = await answers(group_journal, "/gangs/ml/training/timeline")
+    found = await answers(client.journal, "/gangs/ml/training/timeline")
     before = [pod["entries"] for pod in whole["pods"]]
     assert [pod["entries"] for pod in found["pods"]] == [entries[-4:] for entries in before]
     assert whole["omittedEntries"] == 0
@@ -341,9 +345,9 @@ async def test_timeline_of_a_group_has_the_newest_entries(
     assert 0 < len(found["causes"]) < len(whole["causes"])
 
 
-async def test_pods_pending_longest(group_journal: str) -> None:
-    state, _ = await folded(group_journal)
-    found = await answers(group_journal, "/pending", limit=5)
+async def test_pods_pending_longest(client: Client) -> None:
+    state, _ = await folded(client.journal)
+    found = await client.get("/pending", limit=5)
     waits = [pod["waitedS"] for pod in found["pods"]]
     assert waits == sorted(waits, reverse=True)
     assert len(waits) == 5
@@ -352,22 +356,18 @@ async def test_pods_pending_longest(group_journal: str) -> None:
     assert all(pod["reason"] for pod in found["pods"])
 
 
-async def test_pod_links_to_its_evictions(group_journal: str) -> None:
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        victim = await client.get("/pods/shop/web-8")
-        winner = await client.get("/pods/ml/training-0")
-        session = await client.get("/pods/batch/stuck-0")
+async def test_pod_links_to_its_evictions(client: Client) -> None:
+    victim = await client.get("/pods/shop/web-8")
+    winner = await client.get("/pods/ml/training-0")
+    session = await client.get("/pods/batch/stuck-0")
     assert (victim["evicted"], victim["evictedFor"]) == (1, 0)
     assert (winner["evicted"], winner["evictedFor"]) == (0, 1)
     assert session["status"]["state"] == "awaitsSession"
 
 
-async def test_pod_of_batch_sessions_has_a_span_until_it_is_assigned(group_journal: str) -> None:
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        placed = await client.get("/pods/batch/solo-0/timeline")
-        waiting = await client.get("/pods/batch/solo-1/timeline")
+async def test_pod_of_batch_sessions_has_a_span_until_it_is_assigned(client: Client) -> None:
+    placed = await client.get("/pods/batch/solo-0/timeline")
+    waiting = await client.get("/pods/batch/solo-1/timeline")
     assert [span["kind"] for span in placed["spans"]] == ["awaitsSession", "binding", "running"]
     assert placed["spans"][0]["endSeq"] == placed["spans"][1]["beginSeq"]
     [span] = waiting["spans"]
@@ -389,11 +389,9 @@ async def test_pod_of_batch_sessions_has_a_span_until_it_is_assigned(group_journ
     ],
 )
 async def test_bad_input_gets_one_line(
-    group_journal: str, path: str, query: dict[str, str], status: int, error: str
+    client: Client, path: str, query: dict[str, str], status: int, error: str
 ) -> None:
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        found = await client.fails(path, **query)
+    found = await client.fails(path, **query)
     assert found[0] == status
     assert error in found[1]
 
@@ -449,9 +447,9 @@ async def test_active_pods_are_listed_in_their_order(tmp_path: Path) -> None:
     assert priorities == sorted(priorities, reverse=True)
 
 
-async def test_dominant_reason_is_that_of_the_command(group_journal: str) -> None:
-    explained = await cli("explain", "--group", "ml/huge", "--journal", group_journal)
-    found = await answers(group_journal, "/gangs/ml/huge/why")
+async def test_dominant_reason_is_that_of_the_command(client: Client) -> None:
+    explained = await cli("explain", "--group", "ml/huge", "--journal", client.journal)
+    found = await client.get("/gangs/ml/huge/why")
     # The page does not repeat the last attempt.
     assert found == {**explained, "reproduced": None}
     assert found["reason"] == "resources"
@@ -459,29 +457,27 @@ async def test_dominant_reason_is_that_of_the_command(group_journal: str) -> Non
     assert found["changes"]
 
 
-async def test_reason_of_a_batch_job_is_that_of_its_session(group_journal: str) -> None:
-    found = await answers(group_journal, "/gangs/batch/stuck/why")
+async def test_reason_of_a_batch_job_is_that_of_its_session(client: Client) -> None:
+    found = await client.get("/gangs/batch/stuck/why")
     assert (found["mode"], found["reason"]) == ("batchSession", "batchSession")
     assert found["sentence"] == found["job"]["reasons"][0]
 
 
-async def test_pod_names_the_reason_of_its_group_first(group_journal: str) -> None:
-    pod = await answers(group_journal, "/pods/ml/huge-0")
+async def test_pod_names_the_reason_of_its_group_first(client: Client) -> None:
+    pod = await client.get("/pods/ml/huge-0")
     assert pod["group"]["name"] == "huge"
     assert pod["sentence"] == f"The pod waits for its PodGroup ml/huge: {pod['group']['sentence']}."
 
 
-async def test_pages_show_the_reason_of_a_group(group_journal: str) -> None:
-    async with ui_on(group_journal) as client:
-        await client.caught_up()
-        why = await client.get("/gangs/ml/huge/why")
-        pod = await client.get("/pods/ml/huge-0")
-        texts = {}
-        for path in ("/gangs/ml/huge", "/pods/ml/huge-0", "/gangs/ml/training"):
-            async with client.session.get(path) as response:
-                assert response.status == 200
-                texts[path] = html.unescape(await response.text())
-        assert (await client.fails("/gangs/ml/unknown/why"))[0] == 404
+async def test_pages_show_the_reason_of_a_group(client: Client) -> None:
+    why = await client.get("/gangs/ml/huge/why")
+    pod = await client.get("/pods/ml/huge-0")
+    texts = {}
+    for path in ("/gangs/ml/huge", "/pods/ml/huge-0", "/gangs/ml/training"):
+        async with client.session.get(path) as response:
+            assert response.status == 200
+            texts[path] = html.unescape(await response.text())
+    assert (await client.fails("/gangs/ml/unknown/why"))[0] == 404
     assert why["sentence"] in texts["/gangs/ml/huge"]
     for part in (*why["changes"], *why["domains"]):
         assert part.get("summary", part.get("lacks")) in texts["/gangs/ml/huge"]

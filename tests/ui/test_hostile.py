@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from asched.journal.opening import open_journal
 from asched.ui.api import PREFIX
 from asched.ui.security import HEADERS
 from tests.audit.recording import Recording, node, pod
-from tests.ui.serving import pod_path, ui_on
+from tests.ui.serving import Client, pod_path, ui_on
 
 NAMES = (
     "<img src=x onerror=alert(1)>",
@@ -29,8 +31,19 @@ NAMESPACE = "<b>ns</b>"
 PATHS = ("", "/decisions", "/decisions/1", "/timeline")
 
 
-@pytest.fixture
-async def hostile_journal(tmp_path: Path) -> str:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """One server for all tests: they only read."""
+    journal = await hostile_journal(tmp_path_factory.mktemp("hostile"))
+    async with ui_on(journal) as served:
+        await served.caught_up()
+        yield served
+
+
+async def hostile_journal(folder: Path) -> str:
     recording = Recording()
     recording.see(node("n<1>", "8", **{"<script>": "<img onerror>"}), node("full", "1"))
     recording.see(
@@ -39,20 +52,18 @@ async def hostile_journal(tmp_path: Path) -> str:
     recording.see(pod("too-big", "99", namespace=NAMESPACE))
     recording.bind(recording.decide())
     recording.turn(1.0)
-    url = str(tmp_path / "journal.db")
+    url = str(folder / "journal.db")
     async with open_journal(url) as store:
         await recording.store_in(store)
     return url
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_hostile_name_is_answered_as_it_is(hostile_journal: str, name: str) -> None:
-    async with ui_on(hostile_journal) as client:
-        await client.caught_up()
-        for rest in PATHS:
-            await _is_data(client.session, pod_path(NAMESPACE, name, rest))
-        summary = await client.get(pod_path(NAMESPACE, name))
-        found = await client.get("/search", q=name)
+async def test_hostile_name_is_answered_as_it_is(client: Client, name: str) -> None:
+    for rest in PATHS:
+        await _is_data(client.session, pod_path(NAMESPACE, name, rest))
+    summary = await client.get(pod_path(NAMESPACE, name))
+    found = await client.get("/search", q=name)
     assert (summary["namespace"], summary["name"]) == (NAMESPACE, name)
     assert summary["status"]["state"] == "bound"
     assert [(hit["namespace"], hit["name"]) for hit in found["results"]] == [(NAMESPACE, name)]
@@ -67,34 +78,27 @@ async def _is_data(session: object, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_error_about_hostile_name_is_json(hostile_journal: str, name: str) -> None:
-    async with ui_on(hostile_journal) as client:
-        await client.caught_up()
-        status, error, _ = await client.fails(pod_path("absent", name))
-        async with client.session.get(f"{PREFIX}{pod_path('absent', name)}") as response:
-            assert response.content_type == "application/json"
-            assert response.headers["X-Content-Type-Options"] == "nosniff"
+async def test_error_about_hostile_name_is_json(client: Client, name: str) -> None:
+    status, error, _ = await client.fails(pod_path("absent", name))
+    async with client.session.get(f"{PREFIX}{pod_path('absent', name)}") as response:
+        assert response.content_type == "application/json"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert status == 404
     assert error.startswith("pod absent/")
 
 
-async def test_table_has_no_formulas(hostile_journal: str) -> None:
-    async with ui_on(hostile_journal) as client:
-        await client.caught_up()
-        url = f"{PREFIX}/search?q=&limit=100&format=csv"
-        async with client.session.get(url) as response:
-            rows = [*csv.DictReader(io.StringIO(await response.text()))]
-            assert response.headers["Content-Disposition"].startswith("attachment")
+async def test_table_has_no_formulas(client: Client) -> None:
+    url = f"{PREFIX}/search?q=&limit=100&format=csv"
+    async with client.session.get(url) as response:
+        rows = [*csv.DictReader(io.StringIO(await response.text()))]
+        assert response.headers["Content-Disposition"].startswith("attachment")
     names = [row["name"] for row in rows]
     assert f"'{NAMES[3]}" in names
     assert not any(name.startswith(("=", "+", "-", "@")) for name in names)
 
 
-async def test_text_error_is_not_markup(hostile_journal: str) -> None:
-    async with (
-        ui_on(hostile_journal) as client,
-        client.session.get("/<img src=x onerror=alert(1)>") as response,
-    ):
+async def test_text_error_is_not_markup(client: Client) -> None:
+    async with client.session.get("/<img src=x onerror=alert(1)>") as response:
         text = await response.text()
     assert response.status == 404
     assert "<img" not in text

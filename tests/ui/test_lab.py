@@ -6,17 +6,20 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import AsyncIterator
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from asched.pricing.prices import parse_prices
 from asched.ui.api import PREFIX
 from asched.ui.lab.forgery import TOKEN_HEADER
 from asched.ui.lab.results import ResultStore
-from asched.ui.lab.runs import LabSettings
+from asched.ui.lab.runs import LabSettings, start_worker
+from tests.ui.forked_lab import running
 from tests.ui.serving import Client, cli, ui_on
 
 PACKING = """\
@@ -107,6 +110,16 @@ class LabClient:
         assert run["state"] == "finished", run
         found: dict[str, Any] = await self.client.get(f"/lab/results/{run_id}")
         return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def idle_lab(
+    recorded_demo: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[LabClient]:
+    """One server for tests that start no run."""
+    settings = LabSettings(str(recorded_demo), tmp_path_factory.mktemp("results"))
+    async with ui_on(settings.journal_url, lab=settings) as client:
+        yield await LabClient(client).begin()
 
 
 def without_names(report: dict[str, Any]) -> dict[str, Any]:
@@ -219,21 +232,6 @@ async def test_same_question_has_the_same_address(settings: LabSettings) -> None
             assert "NodeResourcesFit=5" in await response.text()
 
 
-def worker_ids() -> set[int]:
-    """The worker processes of this process."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if b"asched.ui.lab.worker" in words and parent == os.getpid():
-                found.add(int(entry.name))
-    return found
-
-
 def is_alive(process_id: int) -> bool:
     return Path(f"/proc/{process_id}").exists()
 
@@ -244,7 +242,7 @@ async def test_cancel_ends_the_process(settings: LabSettings) -> None:
         run_id = await lab.start(source="scenario", scenario=ENDLESS)
         waiting = await lab.start(plugins="NodeResourcesFit=5")
         await lab.running(run_id)
-        [worker] = worker_ids()
+        [worker] = running
         assert (await client.get(f"/lab/runs/{waiting}"))["state"] == "waiting"
         assert (await client.get("/lab"))["runs"][1]["id"] in (run_id, waiting)
         status, run = await lab.post(f"/lab/runs/{run_id}/cancel")
@@ -260,7 +258,7 @@ async def test_killed_worker_is_a_page_with_one_line(settings: LabSettings) -> N
         lab = await LabClient(client).begin()
         run_id = await lab.start(source="scenario", scenario=ENDLESS)
         await lab.running(run_id)
-        [worker] = worker_ids()
+        [worker] = running
         os.kill(worker, signal.SIGKILL)
         run = await lab.ended(run_id)
         assert run["state"] == "failed"
@@ -278,11 +276,15 @@ async def test_stop_of_the_server_ends_the_runs(settings: LabSettings) -> None:
     async with ui_on(settings.journal_url, lab=settings) as client:
         lab = await LabClient(client).begin()
         await lab.running(await lab.start(source="scenario", scenario=ENDLESS))
-        [worker] = worker_ids()
+        [worker] = running
     assert not is_alive(worker)
 
 
-async def test_worker_out_of_memory_says_so(settings: LabSettings) -> None:
+async def test_worker_out_of_memory_says_so(
+    settings: LabSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of its own: a forked one has the memory of the imports of all tests."""
+    monkeypatch.setattr("asched.ui.lab.runs.start_worker", start_worker)
     small = settings._replace(memory_bytes=150 << 20)
     async with ui_on(settings.journal_url, lab=small) as client:
         lab = await LabClient(client).begin()
@@ -318,10 +320,9 @@ async def test_worker_out_of_memory_says_so(settings: LabSettings) -> None:
         ({"source": "other"}, "the body is not a form of the lab: "),
     ],
 )  # fmt: skip
-async def test_bad_form(settings: LabSettings, form: dict[str, str], error: str) -> None:
-    async with ui_on(settings.journal_url, lab=settings) as client:
-        lab = await LabClient(client).begin()
-        status, found = await lab.post("/lab/runs", form)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_bad_form(idle_lab: LabClient, form: dict[str, str], error: str) -> None:
+    status, found = await idle_lab.post("/lab/runs", form)
     assert status in (400, 404)
     assert found["error"].startswith(error)
     assert "\n" not in found["error"]
@@ -378,7 +379,7 @@ async def test_same_question_at_the_same_time_is_one_run(settings: LabSettings) 
         found = await asyncio.gather(*(lab.start(**form) for _ in range(5)))
         assert len({*found}) == 1
         await lab.running(found[0])
-        assert len(worker_ids()) == 1
+        assert len(running) == 1
         assert len((await client.get("/lab"))["runs"]) == 1
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import msgspec
 import pytest
 
@@ -26,10 +27,12 @@ class ShadowFiles(NamedTuple):
     journal: str
 
 
-@pytest.fixture
-async def files(tmp_path: Path) -> ShadowFiles:
-    tape, journal = written_tape(tmp_path), tmp_path / "shadow.db"
-    await record_shadow(tape, journal)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ShadowFiles:
+    """Recorded once: tests only read them."""
+    folder = tmp_path_factory.mktemp("shadow")
+    tape, journal = written_tape(folder), folder / "shadow.db"
+    anyio.run(record_shadow, tape, journal)
     return ShadowFiles(tape, str(journal))
 
 

@@ -176,13 +176,7 @@ class LabRuns:
 
     async def _execute(self, run: LabRun, request: LabRequest) -> LabRun:
         """Run the worker to its end. Raises OSError."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "asched.ui.lab.worker"),
-            stdin=PIPE,
-            stdout=PIPE,
-            env={**os.environ, **_ONE_THREAD},
-            start_new_session=True,
-        )
+        process = await start_worker()
         try:
             await self._give(request, process)
             return await self._follow(run, process)
@@ -218,6 +212,17 @@ class LabRuns:
             await asyncio.to_thread(self.store.keep, run.id)
             return replace(run, state=RunState.FINISHED)
         return replace(run, state=RunState.FAILED, error=last.error or _end_reason(code))
+
+
+async def start_worker() -> Process:
+    """A process that waits for its :class:`WorkerTask`. Raises OSError."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "asched.ui.lab.worker"),
+        stdin=PIPE,
+        stdout=PIPE,
+        env={**os.environ, **_ONE_THREAD},
+        start_new_session=True,
+    )
 
 
 def _end_reason(code: int) -> str:
