@@ -50,7 +50,8 @@ class EventRecorderSettings(msgspec.Struct, frozen=True):
     pipeline_limit: int = 16
     """Maximum number of new Events in one pipelined write."""
     gather_s: float = 1.0
-    """How long a sender waits for more Events."""
+    """How long a sender waits for more Events, unless they fill a pipeline. If it waited longer, the
+    Events of that time would occupy the API server at once, and bindings would wait."""
     yield_s: float = 30.0
     """How long Events wait at most for other requests to the API server, see
     :meth:`EventRecorder.yield_while`."""
@@ -249,6 +250,8 @@ class EventRecorder:
             self._drops_not_logged += 1
             self._log_drops(occurrence.last_at_s)
         self._wake.set()
+        if len(self._queue) == self._settings.pipeline_limit:
+            self._gathering.wake()
 
     def _log_drops(self, now_s: float) -> None:
         last_s = self._warned_at_s

@@ -76,11 +76,15 @@ class StoppableSleep:
                 await self._clock.sleep(delay_s)
             finally:
                 self._scopes.discard(scope)
-        return not scope.cancelled_caught
+        return not self._stopped
 
     def end(self) -> None:
         """End the current and all later delays."""
         self._stopped = True
+        self.wake()
+
+    def wake(self) -> None:
+        """End the current delays."""
         for scope in tuple(self._scopes):
             scope.cancel()
 

@@ -216,6 +216,22 @@ async def test_stop_does_not_wait_for_more_events() -> None:
         assert clock.now_s == begun_s
 
 
+async def test_full_pipeline_is_sent_without_a_wait() -> None:
+    async with virtual_clock() as clock, anyio.create_task_group() as tasks:
+        transport = ScriptTransport(lambda asked: Answer(201), clock)
+        settings = EventRecorderSettings(pipeline_limit=8)
+        recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
+        tasks.start_soon(recorder.run)
+        for pod in pods(7):
+            recorder.scheduled(pod, "n")
+        await clock.sleep(settings.gather_s / 2)
+        assert transport.pipelines == []
+        recorder.scheduled(POD, "n")
+        await clock.sleep(settings.gather_s / 10)
+        assert transport.pipelines == [8]
+        await recorder.stop(deadline_s=TIMEOUT_S)
+
+
 async def test_stop_respects_deadline() -> None:
     with capture_logs() as logs:
         async with (
