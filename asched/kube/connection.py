@@ -179,7 +179,7 @@ class KubeConfig:
             renew_at = expires_at - EXPIRY_MARGIN
         access = _plain_access(selected.cluster, user)
         if access is None:
-            access = await self._read_by_library(selected.as_config(user))
+            access = await self._read_by_library(selected, user)
         return self._builder.build(access, renew_at, expires_at)
 
     async def _run_plugin(self, selected: SelectedContext) -> ExecCredential:
@@ -221,13 +221,17 @@ class KubeConfig:
         except UnicodeDecodeError:
             raise KubeConfigError(f"{self._where}: {file}: not UTF-8") from None
 
-    async def _read_by_library(self, config: dict[str, Any]) -> _Access:
+    async def _read_by_library(self, selected: SelectedContext, user: dict[str, Any]) -> _Access:
         from kubernetes_asyncio.client import Configuration
         from kubernetes_asyncio.config import ConfigException, load_kube_config_from_dict
 
-        _check_provider(self._where, config["users"][0]["user"])
+        from asched.kube.oidc import verify_providers, with_authority
+
+        _check_provider(self._where, user)
+        verify_providers()
         read = Configuration(host="")
         try:
+            config = selected.as_config(with_authority(user, selected.folder))
             with anyio.fail_after(LOAD_TIMEOUT_S):
                 await load_kube_config_from_dict(config, client_configuration=read)
         except TimeoutError:
