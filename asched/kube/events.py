@@ -50,8 +50,8 @@ class EventRecorderSettings(msgspec.Struct, frozen=True):
     pipeline_limit: int = 16
     """Maximum number of new Events in one pipelined write."""
     gather_s: float = 1.0
-    """How long a sender waits for more Events, unless they fill a pipeline. If it waited longer, the
-    Events of that time would occupy the API server at once, and bindings would wait."""
+    """How long a sender waits for more Events, unless they fill a pipeline: all Events of that time
+    at once would occupy the API server, and bindings would wait."""
     yield_s: float = 30.0
     """How long Events wait at most for other requests to the API server, see
     :meth:`EventRecorder.yield_while`."""
