@@ -16,6 +16,7 @@ import structlog
 import typer.main
 import typer.testing
 from hypothesis import HealthCheck, settings
+from hypothesis.strategies import text
 
 from tests.journal.postgres_server import PostgresServer, running_server
 from tests.run_size import PROFILE, examples
@@ -112,6 +113,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What the collection of tests made lives until the end, so the garbage collector skips it."""
     gc.freeze()
+    if session.config.option.collectonly:
+        # Stores Hypothesis' tables of characters for workers, which would compute them each.
+        text().validate()

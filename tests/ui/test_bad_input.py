@@ -90,17 +90,16 @@ async def test_bad_request(
     assert text.startswith(error)
 
 
-async def test_moments_of_one_pod(journal: str) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_moments_of_one_pod(reader: Client) -> None:
     """Its states over time; the answer names the record that it holds for."""
-    async with ui_on(journal) as client:
-        await client.caught_up()
-        states = []
-        for at in ("2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z", "2026-01-01T01:00:00Z"):
-            found = await client.get(POD, at=at)
-            again = await client.get(POD, seq=found["seq"])
-            assert found == again
-            states.append(found["status"]["state"])
-        without_zone = await client.get(POD, at="2026-01-01T00:00:02+00:00")
+    states = []
+    for at in ("2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z", "2026-01-01T01:00:00Z"):
+        found = await reader.get(POD, at=at)
+        again = await reader.get(POD, seq=found["seq"])
+        assert found == again
+        states.append(found["status"]["state"])
+    without_zone = await reader.get(POD, at="2026-01-01T00:00:02+00:00")
     assert states == ["unschedulable", "bound", "deleted"]
     assert without_zone["status"]["state"] == "bound"
     assert found["sentence"] == (
@@ -108,13 +107,13 @@ async def test_moments_of_one_pod(journal: str) -> None:
     )
 
 
-async def test_only_get_is_allowed(journal: str) -> None:
-    async with ui_on(journal) as client:
-        for method in ("POST", "PUT", "DELETE", "PATCH"):
-            async with client.session.request(method, api.PREFIX + POD) as response:
-                found = await response.json()
-            assert (response.status, found["status"]) == (405, 405)
-            assert "GET" in response.headers["Allow"]
+@pytest.mark.asyncio(loop_scope="module")
+async def test_only_get_is_allowed(reader: Client) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        async with reader.session.request(method, api.PREFIX + POD) as response:
+            found = await response.json()
+        assert (response.status, found["status"]) == (405, 405)
+        assert "GET" in response.headers["Allow"]
 
 
 async def test_archived_journal(journal: str, tmp_path: Path) -> None:
@@ -240,18 +239,17 @@ async def test_every_page_says_what_is_wrong_and_what_to_do(journal: str, change
     assert {"/queues", "/gangs", "/plugins"} <= failed
 
 
-async def test_tables_are_available_as_csv(journal: str) -> None:
-    async with ui_on(journal) as client:
-        await client.caught_up()
-        found = set()
-        for path in PAGES:
-            async with client.session.get(path) as response:
-                page = html.unescape(await response.text())
-            link = re.search(r'href="([^"]+format=csv)"', page)
-            if link is not None:
-                async with client.session.get(link[1]) as response:
-                    assert (response.status, response.content_type) == (200, "text/csv"), path
-                found.add(path)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_tables_are_available_as_csv(reader: Client) -> None:
+    found = set()
+    for path in PAGES:
+        async with reader.session.get(path) as response:
+            page = html.unescape(await response.text())
+        link = re.search(r'href="([^"]+format=csv)"', page)
+        if link is not None:
+            async with reader.session.get(link[1]) as response:
+                assert (response.status, response.content_type) == (200, "text/csv"), path
+            found.add(path)
     assert {
         "/",
         "/search?q=web",
