@@ -1,4 +1,4 @@
-"""OpenID Connect tokens of a kubeconfig: renewed from a provider whose certificate is verified.
+"""OpenID Connect tokens of a kubeconfig. Renewals verify the certificate of the provider.
 
 kubernetes-asyncio renews them without a check of the certificate, so anybody on the way would get
 the refresh token, and fails if the kubeconfig has the authority of the provider.

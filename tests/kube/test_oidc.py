@@ -1,4 +1,4 @@
-"""OpenID Connect tokens are renewed from providers whose certificate is verified."""
+"""Renewals of OpenID Connect tokens verify the certificate of the provider."""
 
 from __future__ import annotations
 
