@@ -17,7 +17,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test checks test-plugins test-suite test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-scale benchmark-ui soak lint types contracts constraints audit sbom docs release clean
+.PHONY: help setup demo test checks test-plugins test-thorough fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-scale benchmark-ui soak lint types contracts constraints audit sbom docs release clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,10 +35,7 @@ demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 	@$(BIN)/asched demo
 
 test: $(STAMP)  ## run everything that CI runs: style, types, import contracts, tests
-	@$(MAKE) --no-print-directory --jobs 3 checks test-plugins test-suite
-
-# The suite often waits for processes and sockets, so the longest checks run at the same time.
-test-suite: $(COLLECTED)
+	@$(MAKE) --no-print-directory --jobs 2 checks test-plugins $(COLLECTED)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 checks: lint types contracts audit
