@@ -87,6 +87,12 @@ _ARGUMENT_NOTES: Final = {
 }
 _POINT_NOTES: Final = {
     "postFilter": Row((), Answer.YES, "evictions are carried out after the decision is recorded"),
+    "permit": Row(
+        (),
+        Answer.YES,
+        "a waiting pod that is being deleted keeps its node until its finalizers are gone or the"
+        " wait ends; kube-scheduler rejects it at once",
+    ),
     "reserve": Row(
         (), Answer.DIFFERS, "two parts: `reserve` is pure, `on_reserved` maintains the state"
     ),
