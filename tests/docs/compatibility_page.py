@@ -89,7 +89,7 @@ _POINT_NOTES: Final = {
     "postFilter": Row((), Answer.YES, "evictions are carried out after the decision is recorded"),
     "permit": Row(
         (),
-        Answer.YES,
+        Answer.DIFFERS,
         "a waiting pod that is being deleted keeps its node until its finalizers are gone or the"
         " wait ends; kube-scheduler rejects it at once",
     ),
