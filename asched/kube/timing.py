@@ -30,6 +30,9 @@ class Clock(Protocol):
 
     async def sleep(self, delay_s: float) -> None: ...
 
+    def block(self, delay_s: float) -> None:
+        """Sleep without running other tasks: the thread stops."""
+
     def monotonic_s(self) -> float:
         """:meth:`monotonic_ns` in seconds."""
         return self.monotonic_ns() / NS_PER_S
@@ -56,6 +59,9 @@ class SystemClock(Clock):
 
     async def sleep(self, delay_s: float) -> None:
         await anyio.sleep(delay_s)
+
+    def block(self, delay_s: float) -> None:
+        time.sleep(delay_s)
 
 
 class StoppableSleep:

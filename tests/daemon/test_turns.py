@@ -57,18 +57,26 @@ STEP_NS = 1_000_000
 class StepClock(Clock):
     """Advances each time it is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_ns: int = STEP_NS) -> None:
         self._elapsed_ns = 0
+        self._step_ns = step_ns
+        self.blocked_s: list[float] = []
+        self.on_block: Callable[[], None] = lambda: None
 
     def time_ns(self) -> int:
         return int(BEGIN.timestamp()) * NS_PER_S + self._elapsed_ns
 
     def monotonic_ns(self) -> int:
-        self._elapsed_ns += STEP_NS
+        self._elapsed_ns += self._step_ns
         return self._elapsed_ns
 
     async def sleep(self, delay_s: float) -> None:
         raise NotImplementedError("journal appends never fail")
+
+    def block(self, delay_s: float) -> None:
+        self._elapsed_ns += round(delay_s * NS_PER_S)
+        self.blocked_s.append(delay_s)
+        self.on_block()
 
 
 class EngineFixture:
@@ -122,10 +130,11 @@ async def running_engine(
     max_effects_in_flight: int = 2_000,
     standby: bool = False,
     may_decide: Callable[[], bool] = lambda: True,
+    engine_clock: StepClock | None = None,
 ) -> AsyncIterator[EngineFixture]:
     """An engine with synced caches, and an API server that answers while its gate is open."""
     api, clock, random, journal = GatedApi(), ManualClock(), Random(1), MemoryStore()
-    engine_clock: Clock = StepClock()
+    engine_clock = engine_clock or StepClock()
     inbox, state, metrics = Inbox(monotonic_ns=engine_clock.monotonic_ns), ClusterState(), Metrics()
     load = {plugin.name: plugin for plugin in (*ESSENTIAL, *plugins)}.__getitem__
     credentials = Credentials("http://127.0.0.1")
@@ -355,3 +364,82 @@ async def test_confirmation_shares_the_commit_of_the_next_pod() -> None:
         assigned = [r.key for r in await s.records() if isinstance(r, Assigned)]
         assert assigned == ["default/first", "default/second"]
         assert s.state.pods["default/first"].info.pod.node_name == "n0"
+
+
+# -- turns under load -----------------------------------------------------------------------------
+
+
+async def run_until_bound(s: EngineFixture, pods: int) -> None:
+    """Run the engine until it bound so many pods, and stop it."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(s.engine.run)
+        with anyio.fail_after(TIMEOUT_S):
+            while s.engine.stats.bound < pods:
+                await anyio.lowlevel.checkpoint()
+        s.engine.stop()
+
+
+async def test_bindings_are_sent_before_the_thread_sleeps() -> None:
+    clock, unsent = StepClock(step_ns=1_000), []
+    async with running_engine(engine_clock=clock) as s:
+
+        def compare() -> None:
+            sent = sum(request.endswith("/binding") for request in s.api.requests)
+            unsent.append(s.engine.stats.assigned - sent)
+
+        clock.on_block = compare
+        s.show(a_node("n0", {"pods": "1k"}), *(a_pod(f"p{number}") for number in range(200)))
+        await run_until_bound(s, 200)
+    assert unsent
+    assert not any(unsent)
+
+
+async def test_changes_that_arrive_while_the_thread_sleeps_belong_to_the_next_turn() -> None:
+    """They are read by a task that wakes another one, as those of a watch."""
+    clock = StepClock(step_ns=1_000)
+    async with running_engine(engine_clock=clock) as s, anyio.create_task_group() as tasks:
+        readable, read = anyio.Event(), anyio.Event()
+        received: list[int] = []
+        turn = s.engine.turn
+
+        async def read_socket() -> None:
+            await readable.wait()
+            read.set()
+
+        async def watch() -> None:
+            await read.wait()
+            s.show(a_pod("late"))
+
+        async def counted_turn() -> None:
+            received.append(s.inbox.received)
+            await turn()
+
+        def arrive() -> None:
+            if not readable.is_set():
+                readable.set()
+                received.clear()
+
+        clock.on_block = arrive
+        s.engine.turn = counted_turn  # type: ignore[method-assign]
+        tasks.start_soon(read_socket)
+        tasks.start_soon(watch)
+        s.show(a_node("n0", {"pods": "1k"}), *(a_pod(f"p{number}") for number in range(200)))
+        await run_until_bound(s, 201)
+    assert received[0] == 202
+
+
+async def test_thread_does_not_sleep_for_few_pods() -> None:
+    clock = StepClock(step_ns=1_000)
+    async with running_engine(engine_clock=clock) as s:
+        s.show(a_node("n0"), *(a_pod(f"p{number}") for number in range(20)))
+        await run_until_bound(s, 20)
+    assert not clock.blocked_s
+
+
+async def test_stopping_engine_does_not_sleep() -> None:
+    clock = StepClock(step_ns=1_000)
+    async with running_engine(engine_clock=clock) as s:
+        s.show(a_node("n0", {"pods": "1k"}), *(a_pod(f"p{number}") for number in range(200)))
+        s.engine.stop()
+        await s.engine.run()
+    assert not clock.blocked_s

@@ -173,3 +173,6 @@ class VirtualClock:
 
     async def sleep(self, delay_s: float) -> None:
         await anyio.sleep(delay_s)
+
+    def block(self, delay_s: float) -> None:
+        self._loop.advance(delay_s)

@@ -55,9 +55,6 @@ UNREADY_TURN_S = 10.0
 """Duration of a turn after which the daemon is not ready: nothing is decided or recorded."""
 SLOW_TURN_S = 30.0
 """Duration of a turn after which it is stuck, unless it waits for the journal."""
-MIN_TURN_S = 0.005
-"""Minimum time between the starts of two turns under load, because each costs a commit. Changes
-that arrive while no turn is in progress are handled immediately."""
 
 
 class EngineStats(msgspec.Struct):
@@ -123,7 +120,6 @@ class Engine(TurnLoop):
             standby=self._options.standby,
         )
         super().__init__(core, appender, inbox, clock, metrics.engine)
-        self._min_turn_s = MIN_TURN_S
         # A standby must not continue decisions of an earlier term: another leader may have used
         # the capacity since.
         self._recover = effects.abandon_previous_term if core.standby else effects.resume

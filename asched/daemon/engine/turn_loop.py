@@ -28,6 +28,7 @@ from asched.core.inputs import sync_problem
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journaling import JournalAppender
+from asched.daemon.engine.turn_interval import ArrivalRate, turn_interval_s
 from asched.daemon.telemetry.health import Check
 from asched.journal.errors import TRANSIENT_ERRORS, JournalError
 from asched.journal.store import JournalStore
@@ -42,8 +43,11 @@ STEP_S: Final = 1.0
 """A difference of at least this much is a step."""
 HOLD_S: Final = 300.0
 """How long a step must last before dates follow it."""
-_MAX_STRETCH: Final = 4
-"""The interval between two turns under load is at most this many times the minimum."""
+_MIN_SLEEP_S: Final = 0.002
+"""The thread does not sleep for less."""
+_ROUNDS: Final = 3
+"""Rounds of the event loop from a response or decision to what follows: a poll wakes the task that
+waits for it, which wakes another one."""
 _SLEW: Final = 1000
 """Turn time differs from the monotonic clock by at most one part in this many."""
 
@@ -154,8 +158,7 @@ class TurnLoop(ABC):
         self._time = SteadyTime(
             clock, core.state.now_ns, core.state.engine.clock_offset_ns, metrics
         )
-        self._min_turn_s = 0.0
-        """Minimum time between the starts of two turns while something arrives in each."""
+        self._rate = ArrivalRate(clock.monotonic_ns())
         self._stopping = False
         self._failure: JournalError | None = None
 
@@ -168,15 +171,22 @@ class TurnLoop(ABC):
         while not self.drained:
             began_ns = self._clock.monotonic_ns()
             await self.turn()
-            busy, turn_s = self._inbox.urgent, self._since_s(began_ns)
+            await self._sleep_under_load(began_ns)
             await self._wait()
             if self._failure is not None:
                 raise self._failure
-            # Under load turns take half of the time at most: larger batches cost less each.
-            interval_s = min(max(self._min_turn_s, 2 * turn_s), _MAX_STRETCH * self._min_turn_s)
-            early_s = interval_s - self._since_s(began_ns)
-            if busy and early_s > 0 and not self._stopping:
-                await anyio.sleep(early_s)
+
+    async def _sleep_under_load(self, began_ns: int) -> None:
+        """Let arrivals gather until the next turn is due, see
+        :mod:`asched.daemon.engine.turn_interval`."""
+        interval_s = turn_interval_s(self._rate.update(self._inbox.received, began_ns))
+        if self._stopping or interval_s - self._since_s(began_ns) < _MIN_SLEEP_S:
+            return
+        await _run_other_tasks()  # they send the requests of this turn
+        sleep_s = interval_s - self._since_s(began_ns)
+        if sleep_s > 0:
+            self._clock.block(sleep_s)
+        await _run_other_tasks()  # they read what arrived meanwhile
 
     def _since_s(self, began_ns: int) -> float:
         return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
@@ -270,6 +280,11 @@ class TurnLoop(ABC):
     @abstractmethod
     def _next_due_ns(self) -> int | None:
         """When there is something to do without a new arrival."""
+
+
+async def _run_other_tasks() -> None:
+    for _ in range(_ROUNDS):
+        await anyio.lowlevel.checkpoint()
 
 
 _CHECK_INTERVAL_S: Final = 2.0
