@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.daemon.engine.turn_interval import MAX_INTERVAL_S, ArrivalRate, turn_interval_s
+from asched.daemon.engine.turn_interval import (
+    LARGE_BATCH,
+    MAX_INTERVAL_S,
+    ArrivalRate,
+    turn_interval_s,
+)
 from asched.model.quantity import NS_PER_S
 
 
@@ -38,7 +43,14 @@ def test_no_interval_without_load(changes_per_s: float) -> None:
     assert turn_interval_s(changes_per_s) == 0
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1e6))
-def test_interval_grows_with_the_rate_up_to_its_limit(one: float, other: float) -> None:
+@given(st.floats(250, 1e6))
+def test_interval_and_its_number_of_changes_are_limited(changes_per_s: float) -> None:
+    interval_s = turn_interval_s(changes_per_s)
+    assert 0 <= interval_s <= MAX_INTERVAL_S
+    assert interval_s * changes_per_s <= LARGE_BATCH + 1e-6
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3))
+def test_interval_grows_with_the_rate_while_batches_are_small(one: float, other: float) -> None:
     low, high = sorted((one, other))
-    assert 0 <= turn_interval_s(low) <= turn_interval_s(high) <= MAX_INTERVAL_S
+    assert turn_interval_s(low) <= turn_interval_s(high)

@@ -19,6 +19,9 @@ _LOAD_PER_S: Final = 250.0
 """Changes per second from which on turns have an interval. A pod causes two or three changes."""
 _INTERVAL_PER_RATE_S2: Final = 100e-6
 """Interval for each further change per second, so 200 pods/s have about 20 ms."""
+LARGE_BATCH: Final = 150
+"""Changes that make a turn efficient. Each pod of a turn needs a connection, and responses on all
+of them wait while the thread sleeps."""
 _DECAY_S: Final = 0.25
 """Time in which the weight of a change falls to 37 %. A short burst is no load."""
 
@@ -43,4 +46,7 @@ class ArrivalRate:
 
 def turn_interval_s(changes_per_s: float) -> float:
     """How far the starts of turns should be apart."""
-    return min(max(changes_per_s - _LOAD_PER_S, 0.0) * _INTERVAL_PER_RATE_S2, MAX_INTERVAL_S)
+    load_per_s = changes_per_s - _LOAD_PER_S
+    if load_per_s <= 0:
+        return 0.0
+    return min(load_per_s * _INTERVAL_PER_RATE_S2, MAX_INTERVAL_S, LARGE_BATCH / changes_per_s)
