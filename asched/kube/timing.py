@@ -32,6 +32,7 @@ class Clock(Protocol):
 
     def block(self, delay_s: float) -> None:
         """Sleep without running other tasks: the thread stops."""
+        ...
 
     def monotonic_s(self) -> float:
         """:meth:`monotonic_ns` in seconds."""

@@ -46,6 +46,9 @@ class TwoClocks(Clock):
     async def sleep(self, delay_s: float) -> None:
         self.advance(delay_s)
 
+    def block(self, delay_s: float) -> None:
+        self.advance(delay_s)
+
     def advance(self, delay_s: float) -> None:
         self.wall_ns += round(delay_s * NS_PER_S)
         self.monotonic_now_ns += round(delay_s * NS_PER_S)
@@ -209,6 +212,9 @@ class Steppable(Clock):
 
     async def sleep(self, delay_s: float) -> None:
         await anyio.sleep(delay_s)
+
+    def block(self, delay_s: float) -> None:
+        self._real.block(delay_s)
 
     def step(self, step_s: int) -> None:
         """Set the wall clock."""

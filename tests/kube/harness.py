@@ -65,6 +65,9 @@ class ManualClock(Clock):
         self.sleeps_s.append(delay_s)
         await anyio.lowlevel.checkpoint()
 
+    def block(self, delay_s: float) -> None:
+        self.now_s += delay_s
+
 
 class View:
     """A sink that applies changes to its known objects, as the engine does."""

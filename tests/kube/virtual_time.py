@@ -45,6 +45,9 @@ class VirtualClock(Clock):
         heapq.heappush(self._sleepers, (self.now_s + delay_s, next(self._numbers), woken))
         await woken.wait()
 
+    def block(self, delay_s: float) -> None:
+        self.now_s += delay_s
+
     async def run(self) -> None:
         """Wake the next sleeper whenever all tasks wait, until cancelled."""
         while True:
