@@ -47,11 +47,13 @@ const redraw = perFrame(() => {
   draw(canvas, view.plan, { partOf, fill }, view.chosen);
 });
 
-const arrange = perFrame(() => {
+function arrangeNow() {
   const groups = grouped(view.nodes, byId("group").value);
   view.plan = layout(groups, canvas.clientWidth, MAX_HEIGHT_PX);
   redraw();
-});
+}
+
+const arrange = perFrame(arrangeNow);
 
 // The answer of a time
 
@@ -103,7 +105,7 @@ function take(answer) {
   if (same && view.plan) {
     view.plan.cells.forEach((cell) => { cell.node = view.byName.get(cell.node.name); });
     redraw();
-  } else arrange();
+  } else arrangeNow();  // from now on keys choose nodes
   summarize();
 }
 

@@ -157,6 +157,18 @@ async def test_most_used_nodes_are_a_table(chromium: Chromium, demo_journal: str
         }
 
 
+async def test_keys_choose_nodes_before_the_map_is_drawn(
+    chromium: Chromium, demo_journal: str
+) -> None:
+    async with browsing(chromium, demo_journal) as (tab, _):
+        await tab.page.add_init_script("window.requestAnimationFrame = () => 0")
+        await tab.open("/cluster")
+        await expect(tab.page.locator("#cluster")).to_have_attribute("aria-busy", "false")
+        await tab.page.locator("#heat").focus()
+        await tab.page.keyboard.press("ArrowRight")
+        await expect(tab.page.locator("#node h2")).to_contain_text("Node ")
+
+
 async def test_node_shows_its_pods(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         nodes = (await client.get("/cluster"))["nodes"]
