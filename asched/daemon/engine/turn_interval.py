@@ -15,7 +15,7 @@ from asched.model.quantity import NS_PER_S
 
 MAX_INTERVAL_S: Final = 0.05
 """Longest interval between the starts of two turns, from 300 pods/s on. Twice as much saves 7 % of
-the CPU of a burst and nothing at 500 pods/s, where a pod waits for 62 instead of 35 ms."""
+the CPU of a burst and nothing at 500 pods/s, where a pod waits for 62 instead of 36 ms."""
 _LOAD_PER_S: Final = 250.0
 """Changes per second from which on turns have an interval. A pod causes two or three changes."""
 _INTERVAL_PER_RATE_S2: Final = 100e-6
